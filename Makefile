@@ -1,0 +1,64 @@
+# Effect Ledger. `make` alone prints this list. Needs python3 (3.11 or newer, with venv), make and git.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo up test unit check lint types imports lock docs clean
+
+help: ## print this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+venv: $(STAMP) ## build .venv from the hash-pinned requirements (PIP=1: with pip alone, for mirrors set in pip.conf)
+
+$(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: set PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv does not work here: install it (Debian: apt install python3-venv)"; exit 1; }
+ifdef PIP
+	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile --require-hashes -r requirements/dev.txt
+else
+	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile --require-hashes -r requirements/uv.txt
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --no-build requirements/dev.txt
+endif
+	@$(BIN)/python -m devstack.install
+	@touch $@
+
+demo: $(STAMP) ## run the main job on an embedded stack (ALL=1: every scenario)
+	@$(BIN)/effects demo $(if $(ALL),--all)
+
+up: $(STAMP) ## start the same stack and leave it running until Ctrl-C
+	@$(BIN)/effects up
+
+test: $(STAMP) ## all tests (needs nothing started; under 10 minutes on 2 cores)
+	@$(BIN)/python -m pytest $(ARGS)
+
+unit: $(STAMP) ## tests that need no server (under 5 s)
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+check: lint types imports ## lint, types, import rules, generated documents
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+	@$(BIN)/ty check ledger/store
+
+imports: $(STAMP)
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m docs.generate --check
+
+docs: $(STAMP) ## write the generated parts of README, ARCHITECTURE and docs/ anew
+	@$(BIN)/python -m docs.generate
+
+lock: $(STAMP) ## pin the requirements anew, with hashes and without hosts
+	@for group in dev run uv; do \
+	  case $$group in dev) args="--group dev pyproject.toml";; run) args=pyproject.toml;; uv) args="--group pyproject.toml:uv";; esac; \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --custom-compile-command "make lock" $$args -o requirements/$$group.txt || exit 1; done
+
+clean: ## remove .venv and caches (not the state of `make up`, which lives in .cache/stack)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,270 @@
+"""Judging an operation that was not sent: read the target at the provider, then apply policy under the target lock."""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from activities.messages import Next, Progress
+from activities.ports import Ports
+from activities.progress import tell
+from ledger import policy
+from ledger.config import Document
+from ledger.errors import Refused
+from ledger.model import Operation, Standing
+from ledger.money import shown
+from ledger.statement import StatementType, build_sheet, sheet_digest
+from ledger.states import RESERVING, BlockReason, State
+from ledger.store import configuration, events, operations, statements, totals
+from ledger.store.database import Connection, now
+from ledger.trail import EventKind
+from providers.port import Credential, Preflight
+
+UNREADABLE_PAUSE = 10.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The target as read just now, with the credential it was read with; `problem` says why it could not be."""
+
+    preflight: Preflight
+    credential: Credential | None
+    began_at: datetime
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a first send may not be; `ask_again` when only an approver is gone and another may sign."""
+
+    reason: str
+    field: str = ""
+    sentence: str = ""
+    ask_again: bool = False
+
+    def body(self) -> dict[str, str]:
+        """What the trail says about it."""
+        return {"field": self.field, "why": self.sentence}
+
+
+async def read_target(ports: Ports, operation: Operation) -> Reading:
+    """Ask the provider about the target, and the credential whose it is. No transaction is open meanwhile."""
+    async with ports.ledger.transaction() as conn:
+        _, document = await configuration.in_force(conn)
+        began_at = await now(conn)
+    provider = ports.registry.for_action(operation.action)
+    try:
+        credential = ports.secrets.credential(document, operation)
+    except Refused as refusal:
+        return Reading(Preflight(complete=False), None, began_at, refusal.rule)
+    owner = await provider.whose(credential)
+    if owner is None:
+        return Reading(Preflight(complete=False), credential, began_at, "provider unreadable")
+    if (owner.account, owner.livemode) != (operation.account, operation.livemode):
+        return Reading(Preflight(complete=False), None, began_at, "credential of another account or mode")
+    preflight = await provider.preflight(
+        credential, operation.target, operation.arguments, provider.marker_of(operation)
+    )
+    return Reading(preflight, credential, began_at, "" if preflight.complete else "provider unreadable")
+
+
+async def judge(conn: Connection, operation: Operation, reading: Reading) -> tuple[Operation, Progress]:
+    """Edges 2 to 6 for a locked operation whose target is locked. Waits when the provider could not be read."""
+    _, document = await configuration.in_force(conn)
+    at = await now(conn)
+    refusal = await _standing_refusal(conn, document, operation, at)
+    if refusal is not None:
+        return await _block(conn, operation, refusal, at)
+    if not reading.preflight.complete:
+        return await _wait(conn, operation, UNREADABLE_PAUSE, reading.problem, at)
+    verdict = await _verdict(conn, document, operation, reading.preflight, at)
+    if verdict.kind is policy.VerdictKind.DENY:
+        return await _block(conn, operation, Refusal(verdict.reason, verdict.field, verdict.sentence), at)
+    if operation.state is State.PROPOSED:
+        body = {"complete": True, "facts": reading.preflight.facts}
+        operation = await events.append(conn, operation, EventKind.PREFLIGHT, body)
+        if verdict.kind is policy.VerdictKind.WAIVE:
+            return await _approve(conn, operation, 3, 0, at, {"waived": verdict.sentence})
+        return await _ask(conn, operation, reading.preflight, verdict, at)
+    given = await approvals(conn, operation)
+    assert operation.people_needed is not None
+    if policy.approvals_stand(document, operation, given) >= operation.people_needed:
+        people = sorted({s.person for s in given})
+        return await _approve(conn, operation, 5, operation.people_needed, at, {"people": people})
+    return await _wait(conn, operation, (operation.approval_expires_at - at).total_seconds(), "people", at)
+
+
+async def approvals(conn: Connection, operation: Operation) -> list[policy.Signed]:
+    """Who approved and with which key; whether that still counts is for the configuration in force to say."""
+    given = await statements.of_operation(conn, operation.operation_id)
+    return [policy.Signed(s.person, s.kid) for s in given if s.typ == StatementType.APPROVAL]
+
+
+async def first_send_refusal(
+    conn: Connection, document: Document, operation: Operation, reading: Reading, at: datetime
+) -> Refusal | None:
+    """The full recheck of edge 7, without holds: authority, policy, expiry, and the target as just read."""
+    refusal = await _standing_refusal(conn, document, operation, at)
+    if refusal is None and operation.people_needed:
+        given = await approvals(conn, operation)
+        if policy.approvals_stand(document, operation, given) < operation.people_needed:
+            return Refusal(BlockReason.AUTHORITY_REVOKED, "approvers", ask_again=True)
+    if refusal is None and reading.preflight.complete:
+        if any(e.marked for e in reading.preflight.effects):
+            return None  # what it would do is already there: the claim settles on that, and sends nothing
+        verdict = await _verdict(conn, document, operation, reading.preflight, at)
+        if verdict.kind is policy.VerdictKind.DENY:
+            return Refusal(verdict.reason, verdict.field, verdict.sentence)
+    return refusal
+
+
+async def _standing_refusal(conn: Connection, document: Document, operation: Operation, at: datetime) -> Refusal | None:
+    """What no reading of the target can mend: declined, expired, key revoked, policy changed."""
+    given = await statements.of_operation(conn, operation.operation_id)
+    if any(s.typ == StatementType.WITHDRAWAL for s in given):
+        return Refusal(BlockReason.WITHDRAWN)
+    if any(s.typ == StatementType.DECLINE for s in given):
+        return Refusal(BlockReason.APPROVAL_DECLINED)
+    if at > operation.approval_expires_at:
+        return Refusal(BlockReason.APPROVAL_EXPIRED)
+    if problem := grant_problem(document, operation):
+        return Refusal(BlockReason.AUTHORITY_REVOKED, problem)
+    if policy.policy_changed(document, operation):
+        return Refusal(BlockReason.POLICY_CHANGED, "policy_version")
+    try:
+        binding = document.binding(operation.tenant, operation.provider)
+    except Refused as refused:
+        return Refusal(BlockReason.POLICY_CHANGED, refused.field)
+    if (binding.account, binding.livemode) != (operation.account, operation.livemode):
+        return Refusal(BlockReason.POLICY_CHANGED, "account")
+    return None
+
+
+async def _verdict(
+    conn: Connection, document: Document, operation: Operation, preflight: Preflight, at: datetime
+) -> policy.Verdict:
+    """Policy on the target as read, against every other reserving operation, of any tenant. Under the target lock."""
+    rule = document.rule_for(operation.tenant, operation.action, operation.currency)
+    others = [o for o in await operations.on_target(conn, operation) if reserves(o)]
+    ours = {o.receipt for o in others}
+    equivalents = [str(o.operation_id) for o in others if o.equivalence_key == operation.equivalence_key]
+    # An effect that somebody else made counts as well; one of our own operations was compared by its key already.
+    equivalents += [
+        e.receipt
+        for e in preflight.effects
+        if e.look_alike and e.standing is not Standing.VOID and e.receipt not in ours
+    ]
+    target = policy.TargetFacts(
+        unfit=preflight.unfit or ("another target" if preflight.target not in ("", operation.target) else ""),
+        captured_minor=preflight.amount_minor,
+        currency=preflight.currency,
+        effects=tuple(
+            policy.ListedEffect(e.receipt, e.standing, int(e.summary.get("amount") or 0)) for e in preflight.effects
+        ),
+        markers=preflight.markers,
+    )
+    reserving = [policy.Reserving(str(o.operation_id), o.receipt, o.amount_minor or 0) for o in others]
+    waived = await totals.waived(conn, operation, at)
+    return policy.judge(rule, operation, target, waived, equivalents, reserving)
+
+
+def reserves(operation: Operation) -> bool:
+    """Whether it holds its amount: approved, sent, open, undetermined, or done with a receipt that is not void."""
+    if operation.state is State.SUCCEEDED and operation.standing is Standing.VOID:
+        return False
+    return operation.state in RESERVING
+
+
+def grant_problem(document: Document, operation: Operation) -> str:
+    """Empty while the key that proposed the operation may still propose it; else the field that is no longer granted."""
+    try:
+        policy.may_propose(
+            document,
+            operation.kid,
+            tenant=operation.tenant,
+            actor=operation.actor,
+            action=operation.action,
+            amount_minor=operation.amount_minor,
+            currency=operation.currency,
+        )
+    except Refused as refused:
+        return refused.field
+    return ""
+
+
+async def _approve(
+    conn: Connection, operation: Operation, edge: int, needed: int, at: datetime, body: dict[str, Any]
+) -> tuple[Operation, Progress]:
+    after = replace(
+        operation, state=State.APPROVED, reason="", people_needed=needed, next_step="dispatch", next_step_at=at
+    )
+    moved = await operations.move(conn, operation, after, edge, at, body)
+    return moved, await tell(conn, moved, Next.DISPATCH, 0.0)
+
+
+async def _block(conn: Connection, operation: Operation, refusal: Refusal, at: datetime) -> tuple[Operation, Progress]:
+    edge = 4 if operation.state is State.PROPOSED else 6
+    after = replace(operation, state=State.BLOCKED, reason=refusal.reason, next_step="", next_step_at=None)
+    moved = await operations.move(conn, operation, after, edge, at, refusal.body())
+    progress = await tell(conn, moved, Next.DONE, 0.0)
+    return moved, progress.model_copy(update={"field": refusal.field, "message": refusal.sentence})
+
+
+async def _ask(
+    conn: Connection, operation: Operation, preflight: Preflight, verdict: policy.Verdict, at: datetime
+) -> tuple[Operation, Progress]:
+    """Edge 2, with the sheet that people sign on; sheets of competing proposals are made anew so that they name this one."""
+    expires = operation.approval_expires_at
+    after = replace(
+        operation,
+        state=State.AWAITING_APPROVAL,
+        reason="",
+        people_needed=verdict.people_needed,
+        next_step="people",
+        next_step_at=expires,
+    )
+    moved = await operations.move(
+        conn, operation, after, 2, at, {"people_needed": verdict.people_needed, "why": verdict.sentence}
+    )
+    moved = await make_sheet(conn, moved, preflight.facts, at)
+    for other in await operations.on_target(conn, moved):
+        if other.state is State.AWAITING_APPROVAL:
+            read = await events.latest_body(conn, other.operation_id, EventKind.PREFLIGHT)
+            await make_sheet(conn, await operations.lock(conn, other.operation_id), read.get("facts", {}), at)
+    return moved, await tell(conn, moved, Next.PEOPLE, (expires - at).total_seconds())
+
+
+async def make_sheet(conn: Connection, operation: Operation, facts: dict[str, Any], at: datetime) -> Operation:
+    """Keep what an approver shall read and sign: the canonical bytes, what we read ourselves, and who else asks."""
+    competing = [
+        {
+            "operation_id": str(o.operation_id),
+            "tenant": o.tenant,
+            "state": o.state.value,
+            "amount": "" if o.amount_minor is None or o.currency is None else shown(o.amount_minor, o.currency),
+            "proposed_at": o.proposed_at.isoformat(timespec="seconds"),
+        }
+        for o in await operations.on_target(conn, operation)
+        if o.ended_at is None or reserves(o)
+    ]
+    document = build_sheet(
+        json.loads(operation.canonical), facts, competing, int(at.timestamp()), operation.people_needed or 1
+    )
+    digest = sheet_digest(document)
+    await statements.add_sheet(conn, operation.operation_id, digest, document, at)
+    return await events.append(conn, operation, EventKind.SHEET_MADE, {"digest": digest.hex()})
+
+
+async def _tell_preflight(conn: Connection, operation: Operation, preflight: Preflight) -> Operation:
+    body = {"complete": preflight.complete, "facts": preflight.facts}
+    return await events.append(conn, operation, EventKind.PREFLIGHT, body)
+
+
+async def _wait(
+    conn: Connection, operation: Operation, seconds: float, why: str, at: datetime
+) -> tuple[Operation, Progress]:
+    people = operation.state is State.AWAITING_APPROVAL
+    seconds = max(seconds, 0.0)
+    note = replace(operation, next_step=why, next_step_at=operation.approval_expires_at if people else at)
+    operation = await operations.note(conn, operation, note)
+    return operation, await tell(conn, operation, Next.PEOPLE if people else Next.JUDGE, seconds)

@@ -1,0 +1,78 @@
+"""What every activity is given: the ledger, the adapters, the secrets, and this worker's own bounds."""
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger.config import Document
+from ledger.contract import Contract, Timing
+from ledger.errors import Refused
+from ledger.model import Operation
+from ledger.store.database import Ledger
+from providers.port import Credential
+from providers.registry import Registry
+
+
+def no_seam(name: str) -> None:
+    """Outside of crash tests nothing happens between two steps of a dispatch."""
+
+
+async def wakes_nobody(workflow_id: str) -> None:
+    """For tests and tools without a Temporal client."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The outside of the activities. `seam` is called at named points of a dispatch so that tests can kill there."""
+
+    ledger: Ledger
+    registry: Registry
+    secrets: "Secrets"
+    worker: str
+    timing: Timing | None = None  # replaces the contract's own bounds on a dispatch, at the first claim
+    seam: Callable[[str], None] = no_seam
+    wake: Callable[[str], Awaitable[None]] = wakes_nobody
+
+    def contract_of(self, operation: Operation) -> Contract:
+        """The contract that binds this operation: the frozen one after its first claim, else the adapter's."""
+        if operation.frozen_contract is not None:
+            return Contract.model_validate(operation.frozen_contract)
+        contract = self.registry.for_action(operation.action).contract
+        return contract if self.timing is None else contract.model_copy(update={"timing": self.timing})
+
+
+class Secrets:
+    """Secrets by name, from files in a folder or from the environment (EFFECTS_SECRET_NAME). Never printed."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def credential(self, document: Document, operation: Operation) -> Credential:
+        """The credential of the operation's account. Refused `secret_missing` says where it was looked for."""
+        return self.credential_of(document, operation.tenant, operation.provider)
+
+    def credential_of(self, document: Document, tenant: str, provider: str) -> Credential:
+        """The credential of a tenant at a provider, as the configuration binds it."""
+        binding = document.binding(tenant, provider)
+        return Credential(
+            account=binding.account,
+            livemode=binding.livemode,
+            secret=self.read(binding.secret),
+            connected=binding.connected,
+        )
+
+    def read(self, name: str) -> str:
+        """The secret of this name."""
+        if self._folder is not None and (self._folder / name).is_file():
+            return (self._folder / name).read_text().strip()
+        variable = f"EFFECTS_SECRET_{name.upper()}"
+        if value := os.environ.get(variable):
+            return value
+        raise Refused("secret_missing", f"put the secret {name} into a file of the secrets folder or into {variable}")
+
+
+def boottime() -> float:
+    """Seconds that go on while this process is stopped and while the machine sleeps; for the send guard only."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

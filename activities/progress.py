@@ -1,0 +1,71 @@
+"""How an operation is told to its workflow: where it stands, what is next and when, and the text of the Web UI."""
+
+from datetime import timedelta
+
+from activities.messages import Next, Progress
+from ledger.model import Decision, Operation, Step
+from ledger.money import shown
+from ledger.states import State
+from ledger.store import events
+from ledger.store.database import Connection, now
+from ledger.trail import Event, sentence
+
+LINES = 8  # of the trail, in the Web UI
+SLEEP = {Next.DONE: "nothing: it ended", Next.PEOPLE: "people must sign", Next.REVIEW: "a person must settle it"}
+
+
+async def tell(
+    conn: Connection, operation: Operation, following: Next, delay: float, *, decision: Decision | None = None
+) -> Progress:
+    """The operation as its workflow needs it. Holds no personal data: people stand in the trail by name, not here."""
+    at = await now(conn)
+    until = "" if following is Next.DONE else (at + timedelta(seconds=delay)).isoformat(timespec="seconds")
+    trail = await events.read(conn, operation.operation_id)
+    return Progress(
+        operation_id=str(operation.operation_id),
+        state=operation.state.value,
+        next=following,
+        delay_seconds=delay,
+        reason=operation.reason,
+        events=operation.event_count,
+        until=until,
+        tenant=operation.tenant,
+        action=operation.action,
+        provider=operation.provider,
+        amount_minor=operation.amount_minor or 0,
+        currency=operation.currency or "",
+        receipt=operation.receipt or "",
+        standing="" if operation.standing is None else operation.standing.value,
+        details=_details(operation, following, until, decision, trail),
+    )
+
+
+def _details(operation: Operation, following: Next, until: str, decision: Decision | None, trail: list[Event]) -> str:
+    """Markdown lists (the Web UI draws tables without borders). Everything shown is our own words or a checked id."""
+    amount = ""
+    if operation.amount_minor is not None and operation.currency is not None:
+        amount = f" of {shown(operation.amount_minor, operation.currency)}"
+    lines = [
+        f"### {operation.state.value}{f': {operation.reason}' if operation.reason else ''}",
+        f"- {operation.action}{amount} on `{operation.target}` for `{operation.tenant}`",
+        f"- operation `{operation.operation_id}`, fingerprint `{operation.fingerprint.hex()[:16]}…`",
+    ]
+    if operation.receipt:
+        lines.append(f"- receipt `{operation.receipt}`, {operation.standing}")
+    if decision is not None and operation.state is not State.NEEDS_REVIEW:
+        lines.append(f"- decision {decision.row}: {decision.reason}")
+    next_words = SLEEP.get(following) or (decision.step if decision is not None else Step.WAIT).value
+    lines.append(f"- next: {next_words}{f', at {until}' if until else ''}")
+    if operation.state is State.AWAITING_APPROVAL:
+        lines.append(f"- to approve: `effects approve {operation.operation_id}` (a click here cannot approve anything)")
+    if operation.state is State.NEEDS_REVIEW:
+        lines.append(f"- evidence: `effects review {operation.operation_id}`")
+    lines.append("")
+    lines.append("Trail:")
+    lines.extend(f"- {e.number}. {e.at:%Y-%m-%d %H:%M:%S} {_plain(sentence(e))}" for e in trail[-LINES:])
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """No markup survives: what agents, people and providers wrote cannot draw a link or a heading."""
+    return "".join(c if c.isalnum() or c in " .,:;→-_()/'" else " " for c in text)[:300]

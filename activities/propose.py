@@ -1,0 +1,215 @@
+"""Propose: refuse what is invalid before anything is stored, record the operation, read its target and judge it."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from temporalio import activity
+
+from activities.errors import heartbeating, translated
+from activities.judgement import judge, read_target
+from activities.messages import Next, OperationRef, Progress, Proposal
+from activities.ports import Ports
+from activities.settle import elsewhere
+from ledger import fingerprint, policy
+from ledger.config import Document, rule_version
+from ledger.errors import Refused
+from ledger.model import Operation
+from ledger.statement import VerifiedProposal, verify_proposal
+from ledger.states import State
+from ledger.store import configuration, operations, statements
+from ledger.store.database import Connection, now
+
+LONGEST_TOKEN_SECONDS = 3600
+
+
+class Propose:
+    """The activities before the first send."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    @activity.defn(name="propose")
+    async def propose(self, proposal: Proposal) -> Progress:
+        """Record once and judge; the same proposal again tells where the operation stands. Refusals store nothing."""
+        async with translated():
+            try:
+                operation = await self._find_or_record(proposal)
+            except Refused as refused:
+                return Progress(
+                    state="refused", reason=refused.rule, field=refused.field, message=str(refused), next=Next.DONE
+                )
+            return await self._judge(operation)
+
+    @activity.defn(name="judge")
+    async def judge(self, ref: OperationRef) -> Progress:
+        """Judge again what was not sent: the target was unreadable, people spoke, or the approval may have expired."""
+        async with translated(), heartbeating():
+            async with self._ports.ledger.transaction() as conn:
+                operation = await operations.lock(conn, UUID(ref.operation_id), known_events=ref.known_events)
+            return await self._judge(operation)
+
+    async def _judge(self, operation: Operation) -> Progress:
+        if operation.state not in (State.PROPOSED, State.AWAITING_APPROVAL):
+            async with self._ports.ledger.transaction() as conn:
+                return await elsewhere(conn, operation)
+        reading = await read_target(self._ports, operation)
+        async with self._ports.ledger.transaction() as conn:
+            await operations.lock_target(conn, operation)
+            locked = await operations.lock(conn, operation.operation_id)
+            if locked.state not in (State.PROPOSED, State.AWAITING_APPROVAL):
+                return await elsewhere(conn, locked)
+            _, progress = await judge(conn, locked, reading)
+            return progress
+
+    async def _find_or_record(self, proposal: Proposal) -> Operation:
+        """The one operation of this intent. Refused: whatever is wrong with the proposal, with field and rule."""
+        fingerprint.check_name_fields(proposal.tenant, proposal.business_key)
+        digest = fingerprint.request_digest(
+            proposal.action,
+            proposal.target,
+            proposal.arguments,
+            proposal.evidence,
+            proposal.distinct_from,
+            proposal.expected_version,
+        )
+        async with self._ports.ledger.transaction() as conn:
+            operation_id = fingerprint.operation_id(
+                await operations.namespace(conn), proposal.tenant, proposal.business_key
+            )
+            known = await operations.find(conn, operation_id)
+            if known is not None and known.request_digest == digest:
+                return known  # a poll, a restart or a repair: it gives nobody new power, and needs no key
+            version, document = await configuration.in_force(conn)
+            signed = await self._principal(conn, document, proposal, digest)
+            if known is not None:
+                raise _other_content(known, digest)
+            self._check(document, proposal, signed.kid)
+        target = await self._canonical_target(document, proposal)
+        return await self._record(proposal, operation_id, digest, signed.kid, version, document, target)
+
+    async def _principal(
+        self, conn: Connection, document: Document, proposal: Proposal, digest: bytes
+    ) -> VerifiedProposal:
+        """Who proposes, proved by the token: without a granted key nothing is recorded."""
+        if not proposal.token:
+            raise Refused("signature_missing", "sign the proposal with a granted key", field="token")
+        signed = verify_proposal(proposal.token, document.grant_keys(), aud=document.ledger.name)
+        claims = signed.claims
+        said = (proposal.tenant, proposal.business_key, proposal.actor, proposal.requested_by, digest.hex())
+        if said != (claims.tenant, claims.sub, claims.actor, claims.requested_by, claims.request_digest):
+            raise Refused("signature_wrong", "the token signs another proposal than this one", field="token")
+        why = await statements.token_refusal(conn, claims.iat, claims.exp, LONGEST_TOKEN_SECONDS)
+        if why:
+            raise Refused(f"token_{why}", "sign the proposal again, for at most an hour", field="token")
+        return signed
+
+    def _check(self, document: Document, proposal: Proposal, kid: str) -> None:
+        """Everything that can be said no to without asking the provider."""
+        provider = self._ports.registry.for_action(proposal.action)
+        for name in proposal.distinct_from:
+            fingerprint.check_text(name, "distinct_from", 255)
+        provider.check_target(proposal.target)
+        provider.check_arguments(proposal.arguments)
+        amount_minor, currency = proposal.arguments.get("amount_minor"), proposal.arguments.get("currency")
+        policy.check_against_rule(
+            document,
+            tenant=proposal.tenant,
+            provider=provider.provider,
+            action=proposal.action,
+            amount_minor=amount_minor,
+            currency=currency,
+            evidence=proposal.evidence,
+        )
+        policy.may_propose(
+            document,
+            kid,
+            tenant=proposal.tenant,
+            actor=proposal.actor,
+            action=proposal.action,
+            amount_minor=amount_minor,
+            currency=currency,
+        )
+
+    async def _canonical_target(self, document: Document, proposal: Proposal) -> str:
+        """One name for one thing. Where that needs a read and the provider does not answer, nothing is recorded."""
+        provider = self._ports.registry.for_action(proposal.action)
+        pure = provider.pure_target(proposal.target)
+        if pure is not None:
+            return pure
+        credential = self._ports.secrets.credential_of(document, proposal.tenant, provider.provider)
+        found = await provider.preflight(credential, proposal.target, proposal.arguments, "")
+        if not found.complete or not found.target:
+            why = "the provider did not say which payment this is: ask again, or name it by its canonical id"
+            raise Refused("target_unreadable", why, field="target")
+        return found.target
+
+    async def _record(
+        self,
+        proposal: Proposal,
+        operation_id: UUID,
+        digest: bytes,
+        kid: str,
+        version: int,
+        document: Document,
+        target: str,
+    ) -> Operation:
+        provider = self._ports.registry.for_action(proposal.action)
+        binding = document.binding(proposal.tenant, provider.provider)
+        rule = document.rule_for(proposal.tenant, proposal.action, proposal.arguments.get("currency"))
+        async with self._ports.ledger.transaction() as conn:
+            at = await now(conn)
+            expires = (at + timedelta(seconds=rule.approval_lifetime_seconds)).replace(microsecond=0)
+            identity: dict[str, Any] = {
+                "operation_id": operation_id,
+                "tenant": proposal.tenant,
+                "business_key": proposal.business_key,
+                "actor": proposal.actor,
+                "requested_by": proposal.requested_by,
+                "action": proposal.action,
+                "provider": provider.provider,
+                "account": binding.account,
+                "livemode": binding.livemode,
+                "target": target,
+                "arguments": proposal.arguments,
+                "amount_minor": proposal.arguments.get("amount_minor"),
+                "currency": proposal.arguments.get("currency"),
+                "expected_version": proposal.expected_version,
+                "evidence": proposal.evidence,
+                "distinct_from": proposal.distinct_from,
+                "equivalence_key": provider.equivalence_key(target, proposal.arguments),
+                "policy_version": rule_version(
+                    document, proposal.tenant, proposal.action, proposal.arguments.get("currency")
+                ),
+                "config_version": version,
+                "request_digest": digest,
+                "idempotency_key": fingerprint.idempotency_key(operation_id),
+            }
+            canonical = fingerprint.canonical_bytes(
+                fingerprint.identity(**identity, approval_expires_at=int(expires.timestamp()))
+            )
+            operation = Operation(
+                **identity,
+                canonical=canonical,
+                fingerprint=fingerprint.fingerprint(canonical),
+                approval_expires_at=expires,
+                kid=kid,
+                state=State.PROPOSED,
+                proposed_at=at,
+            )
+            recorded = await operations.insert(conn, operation, {"kid": kid, "token_of": proposal.actor})
+            if recorded is not None:
+                return recorded
+            known = await operations.find(conn, operation_id)
+            if known is None or known.request_digest != digest:
+                raise _other_content(known, digest)
+            return known
+
+
+def _other_content(known: Operation | None, digest: bytes) -> Refused:
+    kept = "another content" if known is None else known.request_digest.hex()[:16]
+    return Refused(
+        "key_used",
+        f"this business key stands for {kept}, and was now sent with {digest.hex()[:16]}: one key is one intent",
+        field="business_key",
+    )

@@ -1,0 +1,235 @@
+"""Resolve: judge what operators signed about an operation in review against the evidence (edges 19 to 22)."""
+
+from dataclasses import replace
+from uuid import UUID
+
+from temporalio import activity
+
+from activities import acceptance
+from activities.errors import heartbeating, translated
+from activities.messages import Message, Next, Progress
+from activities.ports import Ports
+from activities.progress import tell
+from activities.reconcile import credential_of, look
+from activities.settle import Evidence, after_move, elsewhere, evidence
+from ledger import policy, recovery
+from ledger.errors import Refused
+from ledger.model import Operation, SeenEffect, Standing
+from ledger.statement import Claims, StatementType
+from ledger.states import State
+from ledger.store import events, operations, statements
+from ledger.store.database import Connection
+from ledger.store.statements import Statement
+from ledger.trail import EVIDENCE
+
+_TWO = 2  # operators, where a person's word replaces proof
+
+
+class Resolve:
+    """The activity that settles by people what machines cannot."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    @activity.defn(name="resolve")
+    async def resolve(self, message: Message) -> Progress:
+        """Accept the statement if its signer may say it on the evidence there is; end the operation if that is enough."""
+        async with translated(), heartbeating():
+            operation_id = UUID(message.operation_id)
+            try:
+                claims, person = await self._check(operation_id, message)
+                if claims.typ is StatementType.LOOK_AGAIN:
+                    return await self._look_again(operation_id, message)
+                if claims.decision == "happened":
+                    return await self._happened(operation_id, message, claims)
+                return await self._no_effect_or_nobody_knows(operation_id, message, claims)
+            except Refused as refused:
+                async with self._ports.ledger.transaction() as conn:
+                    operation = await operations.lock(conn, operation_id)
+                    operation = await acceptance.refuse(conn, operation, message, refused)
+                    progress = await elsewhere(conn, operation)
+                    told = {"refused_rule": refused.rule, "field": refused.field, "message": str(refused)}
+                    return progress.model_copy(update=told)
+
+    async def _check(self, operation_id: UUID, message: Message) -> tuple[Claims, str]:
+        """Who says what, before any network call. Refused with the rule that was broken."""
+        async with self._ports.ledger.transaction() as conn:
+            operation = await operations.lock(conn, operation_id, known_events=message.known_events)
+            signed = await self._signed(conn, operation, message)
+            return signed.claims, signed.verified.person
+
+    async def _signed(self, conn: Connection, operation: Operation, message: Message) -> acceptance.Signed:
+        signed = await acceptance.read_signed(conn, message, await acceptance.longest_statement(conn, operation))
+        claims = signed.claims
+        if claims.typ not in (StatementType.RESOLUTION, StatementType.LOOK_AGAIN):
+            raise Refused("type_wrong", "resolve takes a resolution or a look_again", field="typ")
+        acceptance.check_about(claims, operation)
+        policy.may_operate(signed.document, signed.verified.person, operation.tenant, signed.verified.kid)
+        if operation.state is not State.NEEDS_REVIEW:
+            raise Refused(
+                "not_in_review", f"the operation stands at {operation.state}: nothing to resolve", field="sub"
+            )
+        if await _unseen_evidence(conn, operation, bytes.fromhex(claims.trail_head)):
+            raise Refused(
+                "evidence_unseen", "evidence came after what you saw: read `effects review` again", field="trail_head"
+            )
+        return signed
+
+    async def _look_again(self, operation_id: UUID, message: Message) -> Progress:
+        """Edge 22: back to unknown, and the next step is a look."""
+        async with self._ports.ledger.transaction() as conn:
+            operation = await operations.lock(conn, operation_id)
+            signed = await self._signed(conn, operation, message)
+            contract = self._ports.contract_of(operation)
+            if contract.lookup is None:
+                raise Refused("no_lookup", "this provider cannot be asked: resolve on other evidence", field="decision")
+            facts = await evidence(conn, self._ports, operation)
+            operation, _ = await acceptance.keep(conn, operation, signed, facts.now)
+            after = replace(
+                operation,
+                state=State.UNKNOWN,
+                reason="look_again",
+                look_again_at=facts.now,
+                next_step="look",
+                next_step_at=facts.now,
+            )
+            body = {"person": signed.verified.person}
+            moved = await operations.move(conn, operation, after, 22, facts.now, body)
+            return await tell(conn, moved, Next.RECONCILE, 0.0)
+
+    async def _happened(self, operation_id: UUID, message: Message, claims: Claims) -> Progress:
+        """Edge 19: the named receipt is read at the provider; where it cannot be read, two operators must say so."""
+        async with self._ports.ledger.transaction() as conn:
+            operation = await operations.lock(conn, operation_id)
+        seen = await self._read_receipt(operation, claims.receipt)
+        async with self._ports.ledger.transaction() as conn:
+            operation = await operations.lock(conn, operation_id)
+            signed = await self._signed(conn, operation, message)
+            facts = await evidence(conn, self._ports, operation)
+            if seen is not None and not (seen.ours or seen.look_alike):
+                raise Refused(
+                    "receipt_differs", "that receipt is another effect than the one asked for", field="receipt"
+                )
+            if seen is not None and seen.standing is Standing.VOID:
+                raise Refused("receipt_void", "that effect exists no longer", field="receipt")
+            if await operations.receipt_taken(conn, operation, claims.receipt):
+                raise Refused("receipt_taken", "that receipt belongs to another operation", field="receipt")
+            operation, _ = await acceptance.keep(conn, operation, signed, facts.now)
+            if seen is None and (missing := await self._people_missing(conn, operation, signed, claims)):
+                return await self._wait_for_people(conn, operation, missing)
+            after = replace(
+                operation,
+                state=State.SUCCEEDED,
+                reason="resolved",
+                receipt=claims.receipt,
+                standing=seen.standing if seen is not None else Standing.GOOD,
+                next_step="",
+                next_step_at=None,
+            )
+            body = {"by": signed.verified.person, "read_at_provider": seen is not None, "evidence": claims.evidence}
+            moved = await operations.move(conn, operation, after, 19, facts.now, body)
+            return await tell(conn, moved, *after_move(moved))
+
+    async def _read_receipt(self, operation: Operation, receipt: str) -> SeenEffect | None:
+        credential = await credential_of(self._ports, operation)
+        if credential is None:
+            return None
+        provider = self._ports.registry.for_action(operation.action)
+        return await provider.read_receipt(credential, operation, receipt)
+
+    async def _no_effect_or_nobody_knows(self, operation_id: UUID, message: Message, claims: Claims) -> Progress:
+        """Edges 20 and 21: two operators, on evidence looked up at this moment."""
+        async with self._ports.ledger.transaction() as conn:
+            operation = await operations.lock(conn, operation_id)
+        contract = self._ports.contract_of(operation)
+        if contract.lookup is not None:
+            await look(self._ports, operation)  # what they certify is checked against what is there now
+        async with self._ports.ledger.transaction() as conn:
+            operation = await operations.lock(conn, operation_id)
+            signed = await self._signed(conn, operation, message)
+            facts = await evidence(conn, self._ports, operation)
+            if claims.decision == "did_not_happen":
+                check_absence(facts, claims)
+            else:
+                check_undeterminable(facts)
+            operation, _ = await acceptance.keep(conn, operation, signed, facts.now)
+            if missing := await self._people_missing(conn, operation, signed, claims):
+                return await self._wait_for_people(conn, operation, missing)
+            edge, state = (20, State.REJECTED) if claims.decision == "did_not_happen" else (21, State.UNDETERMINED)
+            after = replace(operation, state=state, reason="resolved", next_step="", next_step_at=None)
+            body = {"by": await self._agreeing(conn, operation, signed, claims), "evidence": claims.evidence}
+            moved = await operations.move(conn, operation, after, edge, facts.now, body)
+            return await tell(conn, moved, Next.DONE, 0.0)
+
+    async def _people_missing(
+        self, conn: Connection, operation: Operation, signed: acceptance.Signed, claims: Claims
+    ) -> int:
+        return max(_TWO - len(await self._agreeing(conn, operation, signed, claims)), 0)
+
+    async def _agreeing(
+        self, conn: Connection, operation: Operation, signed: acceptance.Signed, claims: Claims
+    ) -> list[str]:
+        """Different operators who said the same, each on all the evidence there is, and may still say it."""
+        people = set()
+        for said in await statements.of_operation(conn, operation.operation_id):
+            if said.typ == StatementType.RESOLUTION and await _counts(conn, operation, said, claims):
+                one = [policy.Signed(said.person, said.kid)]
+                if policy.operators_stand(signed.document, operation.tenant, one):
+                    people.add(said.person)
+        return sorted(people)
+
+    async def _wait_for_people(self, conn: Connection, operation: Operation, missing: int) -> Progress:
+        progress = await elsewhere(conn, operation)
+        words = f"accepted; {missing} more operator must sign the same"
+        return progress.model_copy(update={"next": Next.REVIEW, "delay_seconds": 3600.0, "message": words})
+
+
+def check_absence(facts: Evidence, claims: Claims) -> None:
+    """Whether two people may certify that nothing happened. Refused: what still could happen, or what was seen."""
+    closes = recovery.key_window_ends(facts.contract, facts.attempts)
+    if any(a.outcome is None for a in facts.attempts):
+        raise Refused("attempt_open", "an attempt is still open: wait for its lease", field="decision")
+    if any(a.late_send_at is not None for a in facts.attempts):
+        raise Refused(
+            "late_send", "a request left later than its guard allows: only `undetermined` is possible", field="decision"
+        )
+    if closes is not None and facts.now <= closes:
+        raise Refused("window_open", f"our key is honoured until {closes:%Y-%m-%d %H:%M:%S}Z: wait", field="decision")
+    quiet = recovery.quiet_at(facts.contract, facts.attempts)
+    if quiet is not None and facts.now <= quiet:
+        raise Refused(
+            "not_quiet", f"a request may be worked on until {quiet:%Y-%m-%d %H:%M:%S}Z: wait", field="decision"
+        )
+    if facts.contract.lookup is None:
+        return
+    foreign = set(claims.foreign)
+    kept = tuple(
+        replace(s, effects=tuple(e for e in s.effects if e.marked or e.receipt not in foreign)) for s in facts.sightings
+    )
+    if not recovery.qualified_absence(facts.contract, facts.attempts, kept):
+        raise Refused(
+            "absence_unproved",
+            "two complete looks must show no effect that could be ours; name look-alikes that are others' in --foreign",
+            field="foreign",
+        )
+
+
+def check_undeterminable(facts: Evidence) -> None:
+    """Whether people may give up: only when nothing is pending that could still tell."""
+    if any(a.outcome is None for a in facts.attempts):
+        raise Refused("attempt_open", "an attempt is still open: wait for its lease", field="decision")
+    closes = recovery.key_window_ends(facts.contract, facts.attempts)
+    if closes is not None and facts.now <= closes:
+        raise Refused("window_open", f"our key is honoured until {closes:%Y-%m-%d %H:%M:%S}Z: wait", field="decision")
+
+
+async def _unseen_evidence(conn: Connection, operation: Operation, head: bytes) -> bool:
+    later = await events.evidence_since(conn, operation.operation_id, head, sorted(EVIDENCE))
+    return later is None or later > 0
+
+
+async def _counts(conn: Connection, operation: Operation, said: Statement, claims: Claims) -> bool:
+    """Whether an accepted resolution says the same and has seen all evidence."""
+    other = Claims.from_bytes(said.statement)
+    same = (other.decision, other.receipt, set(other.foreign)) == (claims.decision, claims.receipt, set(claims.foreign))
+    return same and said.trail_head is not None and not await _unseen_evidence(conn, operation, said.trail_head)

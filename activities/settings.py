@@ -1,0 +1,51 @@
+"""What a process is told by its environment (variables EFFECTS_…). Temporal's own connection comes from its envconfig."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from activities.messages import TASK_QUEUE
+from ledger.contract import Timing
+
+
+class Settings(BaseSettings):
+    """Settings of worker and command line. Secrets are files or variables of their own, never fields of this."""
+
+    model_config = SettingsConfigDict(env_prefix="EFFECTS_", extra="ignore")
+
+    ledger_dsn: str = Field(default="", description="the worker's DSN of the ledger's Postgres")
+    owner_dsn: str = Field(
+        default="", description="the owner's DSN: migrate and apply configuration; a worker migrates with it"
+    )
+    secrets_dir: Path | None = Field(default=None, description="folder with one file per secret")
+    task_queue: str = TASK_QUEUE
+    stripe_base_url: str | None = Field(
+        default=None, description="replaces Stripe's address: a stand-in or an egress gateway"
+    )
+    dev: bool = Field(default=False, description="a dev stack: a movable clock and crash points are allowed")
+    pool_size: int = 10
+    activities_at_once: int = 20
+    log_level: str = "info"
+    send_within: float | None = Field(default=None, description="S of the send guard, seconds; dev only")
+    call_deadline: float | None = Field(default=None, description="D of the send guard, seconds; dev only")
+    backoff: float | None = Field(default=None, description="first pause before a repeat or look, seconds; dev only")
+    seam: str = Field(default="", description="NAME:kill|stop:FLAG-FILE, a crash point that fires once; dev only")
+
+    def timing(self) -> Timing | None:
+        """Bounds that replace those of the contracts; None outside of a dev stack."""
+        given = {
+            name: value
+            for name, value in (
+                ("send_within", self.send_within),
+                ("call_deadline", self.call_deadline),
+                ("backoff", self.backoff),
+            )
+            if value is not None
+        }
+        return Timing(**given) if given and self.dev else None
+
+    @property
+    def drain_seconds(self) -> float:
+        """How long a worker finishes what it began before it stops: longer than any lease."""
+        return (self.timing() or Timing()).lease + 5.0

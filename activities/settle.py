@@ -1,0 +1,199 @@
+"""Turns recorded evidence into moves: read facts under the lock, ask `recovery.decide`, move along the edge it names."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from activities.judgement import approvals, grant_problem
+from activities.messages import Next, Progress
+from activities.ports import Ports
+from activities.progress import tell
+from ledger import policy, recovery
+from ledger.config import Document
+from ledger.contract import Contract
+from ledger.errors import Broken
+from ledger.model import Attempt, Decision, Hint, MaySend, Operation, Outcome, Sighting, Standing, Step
+from ledger.states import State
+from ledger.store import attempts, configuration, events, holds, operations
+from ledger.store.database import Connection, now
+from ledger.trail import EventKind
+
+# (edge for a success, a rejection, a return to approved) by the state it starts from
+_EDGES: dict[State, tuple[int, int, int]] = {
+    State.IN_FLIGHT: (10, 11, 12),
+    State.UNKNOWN: (15, 16, 17),
+    State.NEEDS_REVIEW: (19, 23, 23),
+}
+SLOW_LOOK_SECONDS = 3600.0  # in review, late evidence is still looked for
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything a decision rests on, read in one transaction under the operation's lock."""
+
+    contract: Contract
+    attempts: tuple[Attempt, ...]
+    sightings: tuple[Sighting, ...]
+    may_send: MaySend
+    review_at: datetime
+    now: datetime
+    look_first: bool  # a signed look-again wants to be answered by a look before anything else
+
+    def decide(self) -> Decision:
+        """The next permitted step."""
+        decision = recovery.decide(
+            self.contract, self.attempts, self.sightings, self.now, self.may_send, self.review_at
+        )
+        if self.look_first and decision.step in (Step.REPEAT, Step.WAIT, Step.REVIEW):
+            return Decision("edge 22", Step.LOOK, "a signed look-again wants a look first")
+        return decision
+
+
+async def evidence(conn: Connection, ports: Ports, operation: Operation) -> Evidence:
+    """The facts for `recovery.decide`. Locks holds and configuration `for share`, then reads the clock."""
+    held = await holds.in_force(conn, operation)
+    _, document = await configuration.in_force(conn)
+    authority = await authority_gone(conn, document, operation)
+    every = await attempts.read_attempts(conn, operation.operation_id)
+    seen = await attempts.read_sightings(conn, operation.operation_id)
+    counted, looks = recovery.after_look_again(every, seen, operation.look_again_at)
+    at = await now(conn)
+    return Evidence(
+        contract=ports.contract_of(operation),
+        attempts=counted,
+        sightings=looks,
+        may_send=MaySend.REVOKED if authority else MaySend.HELD if held else MaySend.YES,
+        review_at=operation.review_at or at,
+        now=at,
+        look_first=operation.look_again_at is not None and not looks,
+    )
+
+
+async def authority_gone(conn: Connection, document: Document, operation: Operation) -> str:
+    """Empty while everyone whose word this operation rests on still has it; else whose is gone, in words."""
+    if grant_problem(document, operation):
+        return "the key that proposed it"
+    if operation.people_needed:
+        given = await approvals(conn, operation)
+        if policy.approvals_stand(document, operation, given) < operation.people_needed:
+            return "an approver"
+    return ""
+
+
+async def settle(conn: Connection, ports: Ports, operation: Operation) -> tuple[Operation, Progress]:
+    """Move the locked operation as far as its evidence allows, and say what is next."""
+    for _ in range(8):
+        facts = await evidence(conn, ports, operation)
+        decision = facts.decide()
+        moved = await _apply(conn, operation, decision, facts)
+        if moved is None:
+            return await _wait(conn, operation, decision, facts)
+        operation = moved
+        if operation.state not in _EDGES:
+            return operation, await tell(conn, operation, *after_move(operation))
+    raise Broken(f"operation {operation.operation_id} does not come to rest")
+
+
+def after_move(operation: Operation) -> tuple[Next, float]:
+    """What follows a state that recovery has left."""
+    if operation.state is State.APPROVED:
+        return Next.DISPATCH, 0.0
+    if operation.state is State.SUCCEEDED and operation.standing is Standing.PENDING:
+        return Next.RECONCILE, 0.0
+    return Next.DONE, 0.0
+
+
+async def elsewhere(conn: Connection, operation: Operation) -> Progress:
+    """What is next for an operation that is not where the caller thought: somebody moved it on, or a lease was lost."""
+    if operation.state in (State.PROPOSED, State.AWAITING_APPROVAL):
+        return await tell(conn, operation, Next.JUDGE, 0.0)
+    if operation.ended_at is not None or operation.state is State.APPROVED:
+        return await tell(conn, operation, *after_move(operation))
+    return await tell(conn, operation, Next.RECONCILE, 0.0)
+
+
+async def close_attempt_as_unknown(conn: Connection, operation: Operation, at: datetime) -> Operation:
+    """The lease is over: nobody can tell on which side of the send its worker died (edge 13)."""
+    every = await attempts.read_attempts(conn, operation.operation_id)
+    open_one = next((a for a in every if a.outcome is None), None)
+    if open_one is not None:
+        lost = replace(open_one, outcome=Outcome.UNKNOWN, hint=Hint.LOST, answered_at=at)
+        operation = await attempts.answer(conn, operation, lost)
+    after = replace(operation, state=State.UNKNOWN, reason="lost")
+    return await operations.move(conn, operation, after, 13, at, {"row": "D0"})
+
+
+async def _apply(conn: Connection, operation: Operation, decision: Decision, facts: Evidence) -> Operation | None:
+    """The moved operation, or None when the decision is no move from here."""
+    body = {"row": decision.row, "why": decision.reason}
+    success, rejection, approval = _EDGES[operation.state]
+    match decision.step:
+        case Step.CLOSE_ATTEMPT:
+            return await close_attempt_as_unknown(conn, operation, facts.now)
+        case Step.SUCCEED:
+            after = replace(
+                operation,
+                state=State.SUCCEEDED,
+                reason="",
+                receipt=decision.receipt,
+                standing=decision.standing,
+                next_step="" if decision.standing is Standing.GOOD else "follow",
+                next_step_at=None if decision.standing is Standing.GOOD else facts.now,
+            )
+            return await operations.move(conn, operation, after, success, facts.now, body)
+        case Step.REJECT if operation.state is not State.IN_FLIGHT or decision.row == "D3":
+            reason = decision.reason if decision.row == "D5" else {"D4": "void"}.get(decision.row, "refused")
+            after = replace(operation, state=State.REJECTED, reason=reason, next_step="", next_step_at=None)
+            return await operations.move(conn, operation, after, rejection, facts.now, body)
+        case Step.APPROVE_AGAIN:
+            pause = recovery.backoff_seconds(facts.contract, len(facts.attempts))
+            at = facts.now + timedelta(seconds=pause)
+            after = replace(operation, state=State.APPROVED, reason="", next_step="dispatch", next_step_at=at)
+            return await operations.move(conn, operation, after, approval, facts.now, body)
+        case Step.REVIEW if operation.state is State.UNKNOWN:
+            at = facts.now + timedelta(seconds=SLOW_LOOK_SECONDS)
+            after = replace(
+                operation, state=State.NEEDS_REVIEW, reason=decision.reason, next_step="review", next_step_at=at
+            )
+            return await operations.move(conn, operation, after, 18, facts.now, body)
+        case _ if operation.state is State.IN_FLIGHT and not any(a.outcome is None for a in facts.attempts):
+            hint = facts.attempts[-1].hint or facts.attempts[-1].outcome or ""
+            after = replace(operation, state=State.UNKNOWN, reason=str(hint))
+            return await operations.move(conn, operation, after, 13, facts.now, body)
+        case _:
+            return None
+
+
+async def _wait(
+    conn: Connection, operation: Operation, decision: Decision, facts: Evidence
+) -> tuple[Operation, Progress]:
+    """Write down what is waited for and until when, so that an overdue step is seen from the ledger alone."""
+    following = Next.RECONCILE
+    delay = decision.delay_seconds
+    if operation.state is State.NEEDS_REVIEW:
+        following, delay = Next.REVIEW, SLOW_LOOK_SECONDS
+    elif decision.step is Step.REPEAT:
+        following = Next.DISPATCH
+    at = facts.now + timedelta(seconds=delay)
+    step = "review" if following is Next.REVIEW else decision.step.value
+    after = replace(operation, next_step=step, next_step_at=at)
+    operation = await operations.note(conn, operation, after)
+    return operation, await tell(conn, operation, following, delay, decision=decision)
+
+
+async def note_standing(conn: Connection, operation: Operation, standing: Standing, at: datetime) -> Operation:
+    """A receipt's standing as re-read at the provider. Good or pending that turns void is a contradiction: alert."""
+    if standing is operation.standing:
+        return operation
+    assert operation.receipt is not None and operation.standing is not None
+    told = {"receipt": operation.receipt, "standing": standing.value, "before": operation.standing.value}
+    pending = standing is Standing.PENDING
+    after = replace(
+        operation, standing=standing, next_step="follow" if pending else "", next_step_at=at if pending else None
+    )
+    operation = await operations.note(conn, operation, after)
+    operation = await events.append(conn, operation, EventKind.STANDING_CHANGED, told)
+    if standing is Standing.VOID:
+        await operations.mark_contradicted(conn, operation.operation_id)
+        what = {"what": "the effect exists no longer: its receipt turned void", **told}
+        operation = await events.append(conn, operation, EventKind.CONTRADICTION, what)
+    return operation

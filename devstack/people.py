@@ -1,0 +1,87 @@
+"""Keys and configuration of a dev stack: the example configuration, with fresh keys in place of its placeholders."""
+
+import os
+import secrets
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ledger.config import FILES, Document, check, parse
+from ledger.statement import key_id, load_private_pem, new_private_key, private_pem, public_x
+
+EXAMPLE = Path(__file__).parent.parent / "config"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Somebody with a private key."""
+
+    name: str
+    kid: str
+    key: Ed25519PrivateKey
+
+
+@dataclass(frozen=True)
+class Household:
+    """The configuration of a dev stack and everybody's keys, by name."""
+
+    document: Document
+    holders: dict[str, Holder]
+    folder: Path
+
+    @property
+    def audience(self) -> str:
+        """What every signature is made out to."""
+        return self.document.ledger.name
+
+
+def furnish(folder: Path, *, secret: str, account: str) -> Household:
+    """Read the household of this folder, or make it: keys, encrypted with a passphrase beside them, and configuration."""
+    config, keys = folder / "config", folder / "keys"
+    if not (folder / "complete").exists():
+        keys.mkdir(parents=True, exist_ok=True)
+        config.mkdir(exist_ok=True)
+        (folder / "secrets").mkdir(exist_ok=True)
+        _private(folder / "secrets" / "stripe_acme", secret)
+        _private(keys / "passphrase", secrets.token_urlsafe(24))
+        for name in FILES:
+            text = _with_fresh_keys(tomllib.loads((EXAMPLE / name).read_text()), keys, account)
+            (config / name).write_text(tomli_w.dumps(text))
+        (folder / "complete").touch()
+    document = parse({name: (config / name).read_text() for name in FILES})
+    check(document)
+    passphrase = (keys / "passphrase").read_text()
+    holders: dict[str, Holder] = {}
+    kids = [(grant.name, grant.kid) for grant in document.grants]
+    kids += [(person.name, key.kid) for person in document.people for key in person.keys]
+    for owner, kid in kids:
+        holders[owner] = Holder(owner, kid, load_private_pem((keys / f"{owner}.pem").read_bytes(), passphrase))
+    return Household(document, holders, folder)
+
+
+def _with_fresh_keys(text: dict[str, Any], keys: Path, account: str) -> dict[str, Any]:
+    for binding in text.get("bindings", []):
+        binding["account"] = account
+    for grant in text.get("grants", []):
+        _fresh(grant, grant["name"], keys)
+    for person in text.get("people", []):
+        for key in person["keys"]:
+            _fresh(key, person["name"], keys)
+    return text
+
+
+def _fresh(entry: dict[str, Any], owner: str, keys: Path) -> None:
+    key = new_private_key()
+    entry["x"] = public_x(key)
+    entry["kid"] = key_id(owner, entry["x"])
+    _private(keys / f"{owner}.pem", private_pem(key, (keys / "passphrase").read_text()).decode())
+
+
+def _private(path: Path, text: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)

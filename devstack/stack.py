@@ -1,0 +1,201 @@
+"""The whole stack on one machine: Postgres, Temporal, the Stripe stand-in and workers, as children that die with us."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+import psycopg.sql
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
+
+from devstack.child import Child
+from devstack.people import Household, furnish
+from devstack.postgres import Postgres
+from devstack.stripe_standin.launch import StandInProcess
+from devstack.temporal_server import TemporalServer
+from ledger.store import clock, configuration, views
+from ledger.store.database import Ledger
+from ledger.store.migrate import migrate
+from workflows.operation import SEARCH_ATTRIBUTES
+
+ROOT = Path(__file__).parent.parent
+SECRET_KEY = "sk_test_standin0000000000"  # noqa: S105 - the stand-in's own default, nobody's secret
+OWNER, WORKER = "effects_owner", "effects_worker_login"
+
+
+class Servers:
+    """Postgres and Temporal under one folder. State survives; a second start is quick."""
+
+    def __init__(
+        self, root: Path, *, durable: bool = True, ui: bool = True, say: Callable[[str], None] = print
+    ) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.root = root
+        self._say = say
+        self._exits = ExitStack()
+        self.postgres = Postgres(root / "postgres", durable=durable)
+        self.temporal = TemporalServer(
+            root / "temporal",
+            search_attributes={k.name: k.indexed_value_type.name.capitalize() for k in SEARCH_ATTRIBUTES},
+            db_file=root / "temporal" / "temporal.db",
+            ui=ui,
+        )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as started:
+            self._say("Postgres …")
+            started.enter_context(self.postgres)
+            self._say("Temporal …")
+            started.enter_context(self.temporal)
+            self._exits = started.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._exits.close()
+
+
+class Stack:
+    """One ledger, its stand-in, keys and workers, on running servers. Several can share the servers, each by its name."""
+
+    def __init__(
+        self, servers: Servers, root: Path, *, name: str = "ledger", say: Callable[[str], None] = print
+    ) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.servers = servers
+        self.root = root
+        self.name = name
+        self.task_queue = name
+        self._say = say
+        self._exits = ExitStack()
+        self.workers: list[Child] = []
+        self.stripe: StandInProcess
+        self.household: Household
+
+    def __enter__(self) -> Self:
+        with ExitStack() as started:
+            self._say("Stripe stand-in …")
+            self.stripe = started.enter_context(StandInProcess(self.root / "stripe.sqlite"))
+            account = self.stripe.control.wait_ready()
+            self.household = furnish(self.root / "household", secret=SECRET_KEY, account=account)
+            started.callback(self._stop_workers)
+            self._say("ledger: schema and configuration …")
+            self._make_database()
+            self._exits = started.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._exits.close()
+
+    def _make_database(self) -> None:
+        """Roles and the database, if they are not there; roles are of the whole server."""
+        sql = psycopg.sql
+        with psycopg.connect(self.servers.postgres.dsn(), autocommit=True) as conn:
+            for role, options in ((OWNER, "createrole"), (WORKER, "")):
+                if conn.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone() is None:
+                    conn.execute(
+                        sql.SQL("create role {} login {} password {}").format(
+                            sql.Identifier(role), sql.SQL(options), sql.Literal(self._password(role))
+                        )
+                    )
+            if conn.execute("select 1 from pg_roles where rolname = 'effects_worker'").fetchone() is None:
+                conn.execute("create role effects_worker nologin")
+                conn.execute(sql.SQL("grant effects_worker to {}").format(sql.Identifier(WORKER)))
+            if conn.execute("select 1 from pg_database where datname = %s", [self.name]).fetchone() is None:
+                conn.execute(
+                    sql.SQL("create database {} owner {}").format(sql.Identifier(self.name), sql.Identifier(OWNER))
+                )
+
+    async def prepare(self) -> None:
+        """Bring the ledger to this code's schema, with a test clock, and apply the configuration."""
+        await migrate(self.owner_dsn, test_clock=True)
+        async with self.owner() as ledger, ledger.transaction() as conn:
+            await configuration.apply(conn, self.household.document, "devstack")
+
+    @asynccontextmanager
+    async def owner(self) -> AsyncIterator[Ledger]:
+        """The ledger under its owner's role."""
+        ledger = Ledger(self.owner_dsn, max_size=2)
+        await ledger.open()
+        try:
+            yield ledger
+        finally:
+            await ledger.close()
+
+    def _password(self, role: str) -> str:
+        path = self.servers.root / f"{role}.password"
+        if not path.exists():
+            path.touch(mode=0o600)
+            path.write_text(os.urandom(16).hex())
+        return path.read_text()
+
+    @property
+    def owner_dsn(self) -> str:
+        """The owner's DSN of the ledger."""
+        return self.servers.postgres.dsn(self.name, user=OWNER, password=self._password(OWNER))
+
+    @property
+    def worker_dsn(self) -> str:
+        """The worker's DSN of the ledger: moves and facts only."""
+        return self.servers.postgres.dsn(self.name, user=WORKER, password=self._password(WORKER))
+
+    def environment(self) -> dict[str, str]:
+        """What a worker and the command line need to find everything."""
+        return {
+            "EFFECTS_LEDGER_DSN": self.worker_dsn,
+            "EFFECTS_SECRETS_DIR": str(self.household.folder / "secrets"),
+            "EFFECTS_STRIPE_BASE_URL": self.stripe.base_url,
+            "EFFECTS_DEV": "true",
+            "EFFECTS_TASK_QUEUE": self.task_queue,
+            "TEMPORAL_ADDRESS": self.servers.temporal.address,
+        }
+
+    def worker(self, **extra: str) -> Child:
+        """Start one more worker process."""
+        number = len(self.workers) + 1
+        child = Child.spawn(
+            [sys.executable, str(ROOT / "worker.py")],
+            name=f"worker {number}",
+            log=self.root / f"worker-{number}.log",
+            env={**_clean(os.environ), **self.environment(), **extra},
+            cwd=ROOT,
+            grace_seconds=60.0,
+        )
+        self.workers.append(child)
+        return child
+
+    def _stop_workers(self) -> None:
+        for child in self.workers:
+            if child.alive:
+                child.kill()
+        self.workers.clear()
+
+    async def client(self) -> Client:
+        """A Temporal client with the converter of this application."""
+        return await Client.connect(self.servers.temporal.address, data_converter=pydantic_data_converter)
+
+    async def advance(self, seconds: float, client: Client) -> None:
+        """Move both clocks, the ledger's and the stand-in's, and wake every open operation."""
+        await asyncio.to_thread(self.stripe.control.advance, seconds)
+        async with self.owner() as ledger, ledger.transaction() as conn:
+            await clock.advance(conn, seconds)
+        await self.wake(client)
+
+    async def wake(self, client: Client) -> None:
+        """Tell every running operation of this stack to look at the clock."""
+        async with self.owner() as ledger, ledger.transaction() as conn:
+            running = await views.open_workflows(conn, "all")
+        for workflow_id in running:
+            with suppress(RPCError):  # its workflow is gone: there is nobody to wake
+                await client.get_workflow_handle(workflow_id).signal("look_now")
+
+
+def _clean(environ: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment without settings that belong to another stack."""
+    return {k: v for k, v in environ.items() if not k.startswith(("EFFECTS_", "TEMPORAL_"))}

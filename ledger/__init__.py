@@ -1,0 +1,1 @@
+"""The pure core of Effect Ledger: what an operation is, which moves are legal, what may be done next. No I/O, no clock."""

@@ -1,0 +1,86 @@
+"""What a provider promises about one effect, as a value with a source for every term.
+
+An unknown term counts as "no". Where recovery needs a bound that the provider does not publish, the contract states a
+conservative assumption and marks it as one. All durations are seconds.
+"""
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Source(_Frozen):
+    """Where a term comes from: a page and the day it was read, or the reason of an assumption."""
+
+    term: str
+    text: str
+    url: str = ""
+    read_on: str = ""  # ISO date
+    assumption: bool = False
+
+
+class KeyTerms(_Frozen):
+    """What the provider promises about idempotency keys."""
+
+    lifetime: float = Field(gt=0, description="a key is honoured at least this long after its first use")
+    margin: float = Field(gt=0, description="we stop repeating this long before the lifetime ends")
+    stores_server_errors: bool  # a 5xx that was stored is replayed: repeating it cannot help
+    stores_refusals: bool  # a refusal after execution began is replayed for the key
+    replay_marker: str = ""  # the header that says an answer was replayed
+    on_changed_parameters: str = ""
+    while_first_runs: str = ""
+
+
+class LookupTerms(_Frozen):
+    """What the provider promises about finding our effect by our marker."""
+
+    marker: str
+    settling: float = Field(ge=0, description="an effect may stay invisible this long after it was made")
+    complete: bool  # the listing can be read to its end and then holds every effect on the target
+    marker_editable: bool  # somebody can remove the marker later: its absence alone proves nothing
+
+
+class Timing(_Frozen):
+    """Our own bounds on one dispatch (design, section 6, send guard)."""
+
+    send_within: float = Field(default=10.0, gt=0, description="S: longest delay from claim to first byte")
+    call_deadline: float = Field(default=30.0, gt=0, description="D: total deadline of the call")
+    slack: float = Field(default=5.0, gt=0)
+    backoff: float = Field(default=2.0, gt=0, description="first pause before a repeat or a second look")
+    backoff_cap: float = Field(default=300.0, gt=0)
+
+    @property
+    def lease(self) -> float:
+        """How long a claim holds: S + D + slack."""
+        return self.send_within + self.call_deadline + self.slack
+
+
+class Contract(_Frozen):
+    """Everything recovery needs to know about one provider effect. Frozen with the operation at its first claim."""
+
+    name: str
+    api_version: str = ""
+    key: KeyTerms | None = None
+    lookup: LookupTerms | None = None
+    processing: float = Field(gt=0, description="longest time the provider works on a request after its last byte")
+    roll_forward: float = Field(
+        default=0.0, ge=0, description="an effect may still appear this long after a stored 5xx"
+    )
+    conditional_write: bool = False
+    witness: bool = False  # an append-only record at the provider that names the writer
+    effect_can_change: bool = False  # an applied effect may turn void later
+    timing: Timing = Timing()
+    sources: tuple[Source, ...] = ()
+
+    @model_validator(mode="after")
+    def _margin_covers_processing(self) -> Self:
+        # A repeat sent at the last permitted moment must be executed before the key can be pruned.
+        if self.key is not None and self.key.margin < self.processing:
+            raise ValueError(
+                f"contract {self.name}: margin {self.key.margin} is shorter than processing {self.processing}"
+            )
+        return self

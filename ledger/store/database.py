@@ -1,0 +1,73 @@
+"""The connection pool, transactions, and the only translation of psycopg's errors into the ledger's."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from ledger.errors import Broken, Unavailable
+
+Connection = psycopg.AsyncConnection[DictRow]
+
+
+class Ledger:
+    """The ledger's database. Open it once per process; every use is one short transaction without network calls inside."""
+
+    def __init__(self, dsn: str, *, max_size: int = 10, timeout: float = 5.0) -> None:
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            dsn,
+            min_size=1,
+            max_size=max_size,
+            timeout=timeout,
+            open=False,
+            check=AsyncConnectionPool.check_connection,
+            kwargs={"row_factory": dict_row, "autocommit": True},
+            connection_class=psycopg.AsyncConnection[DictRow],
+        )
+
+    async def open(self) -> None:
+        """Connect; `Unavailable` when Postgres does not answer."""
+        try:
+            await self._pool.open(wait=True)
+        except (PoolTimeout, psycopg.OperationalError) as error:
+            raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction. If its commit was not acknowledged this raises `Unavailable`: assume neither way."""
+        try:
+            async with self._pool.connection() as conn, conn.transaction():
+                await conn.execute("set local lock_timeout = '10s'")
+                yield conn
+        except (PoolTimeout, psycopg.OperationalError) as error:
+            raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error
+        except psycopg.Error as error:
+            raise _translated(error) from error
+
+
+async def now(conn: Connection) -> datetime:
+    """The ledger's time. Call it after the locks that the decision needs."""
+    return (await one(conn, "select ledger_now() as now"))["now"]  # type: ignore[no-any-return]
+
+
+async def one(conn: Connection, query: Any, parameters: Any = None) -> DictRow:
+    """The one row of a query that must have one."""
+    row = await (await conn.execute(query, parameters)).fetchone()
+    if row is None:
+        raise Broken("a query that must have a row had none")
+    return row
+
+
+def _translated(error: psycopg.Error) -> Exception:
+    """What a refusal of the database means to the ledger."""
+    if error.sqlstate in ("40001", "40P01"):  # serialization, deadlock: nothing was written
+        return Unavailable(str(error))
+    return Broken(f"{error.sqlstate}: {error}")

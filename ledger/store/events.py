@@ -1,0 +1,107 @@
+"""Events: append to a stream, read a stream. Numbers, times and hashes are made by the database."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import DictRow
+
+from ledger.model import Operation
+from ledger.store.database import Connection, one
+from ledger.trail import Event, EventKind, body_text
+
+
+async def append(conn: Connection, operation: Operation, kind: EventKind, body: dict[str, Any]) -> Operation:
+    """Append to the operation's trail; returns it with its new event count and head."""
+    count, head = await _insert(conn, operation.operation_id, kind, None, None, None, operation.fence, body)
+    return replace(operation, event_count=count, head_hash=head)
+
+
+async def append_move(
+    conn: Connection, operation_id: UUID, edge: int, source: str | None, target: str, fence: int, body: dict[str, Any]
+) -> tuple[int, bytes]:
+    """Append the event of a move; only `operations.move` and `operations.insert` call this."""
+    return await _insert(conn, operation_id, EventKind.MOVED, edge, source, target, fence, body)
+
+
+async def append_to_ledger(conn: Connection, kind: EventKind, body: dict[str, Any]) -> None:
+    """Append to the ledger's own stream: configuration, holds, the test clock."""
+    row = await one(conn, "select namespace from ledger_identity")
+    await _insert(conn, row["namespace"], kind, None, None, None, 0, body)
+
+
+async def read(conn: Connection, stream: UUID) -> list[Event]:
+    """The whole stream in order."""
+    rows = await (
+        await conn.execute(
+            "select stream, number, at, kind, edge, source, target, fence, body::json as body, body_digest,"
+            " previous_hash, hash from events where stream = %s order by number",
+            [stream],
+        )
+    ).fetchall()
+    return [_event(row) for row in rows]
+
+
+async def bodies(conn: Connection, stream: UUID) -> list[tuple[int, str, bytes]]:
+    """(number, body text, digest) of a stream, for verification."""
+    rows = await (
+        await conn.execute("select number, body, body_digest from events where stream = %s order by number", [stream])
+    ).fetchall()
+    return [(row["number"], row["body"], row["body_digest"]) for row in rows]
+
+
+async def latest_body(conn: Connection, stream: UUID, kind: EventKind) -> dict[str, Any]:
+    """The body of the stream's newest event of this kind; empty when there is none."""
+    row = await (
+        await conn.execute(
+            "select body::json as body from events where stream = %s and kind = %s order by number desc limit 1",
+            [stream, kind.value],
+        )
+    ).fetchone()
+    return {} if row is None else dict(row["body"])
+
+
+async def evidence_since(conn: Connection, stream: UUID, head: bytes, kinds: list[str]) -> int | None:
+    """How many events of these kinds came after the one whose hash is `head`; None if no event of the stream has it."""
+    row = await one(
+        conn,
+        "select (select number from events where stream = %(s)s and hash = %(h)s) as seen,"
+        " (select count(*) from events where stream = %(s)s and kind = any(%(k)s) and number >"
+        "   (select number from events where stream = %(s)s and hash = %(h)s)) as later",
+        {"s": stream, "h": head, "k": kinds},
+    )
+    return None if row["seen"] is None else int(row["later"])
+
+
+async def _insert(
+    conn: Connection,
+    stream: UUID,
+    kind: EventKind,
+    edge: int | None,
+    source: str | None,
+    target: str | None,
+    fence: int,
+    body: dict[str, Any],
+) -> tuple[int, bytes]:
+    row = await one(
+        conn,
+        # what the trigger overwrites needs a placeholder to pass `not null`
+        "insert into events (stream, number, at, kind, edge, source, target, fence, body, body_digest, previous_hash, hash)"
+        " values (%(stream)s, 0, '-infinity', %(kind)s, %(edge)s, %(source)s, %(target)s, %(fence)s, %(body)s, '', '', '')"
+        " returning number, hash",
+        {
+            "stream": stream,
+            "kind": kind.value,
+            "edge": edge,
+            "source": source,
+            "target": target,
+            "fence": fence,
+            "body": body_text(body),
+        },
+    )
+    return row["number"], row["hash"]
+
+
+def _event(row: DictRow) -> Event:
+    fields: dict[str, Any] = {**row, "kind": EventKind(row["kind"])}
+    return Event(**fields)

@@ -1,0 +1,85 @@
+"""Read-only views for people: what waits, what is in review, what is open."""
+
+from typing import Any, Final, LiteralString
+from uuid import UUID
+
+from psycopg.rows import DictRow
+
+from ledger.model import Operation
+from ledger.store.database import Connection
+from ledger.store.operations import COLUMNS, from_row
+
+_BY_KEY: Final[LiteralString] = "select" + COLUMNS + "from operations where tenant = %s and business_key = %s"
+_BY_PREFIX: Final[LiteralString] = (
+    "select" + COLUMNS + "from operations where operation_id::text like %s || '%%' order by proposed_at limit 2"
+)
+_WAITING: Final[LiteralString] = (
+    "select" + COLUMNS + "from operations where state = 'awaiting_approval' order by proposed_at limit %s"
+)
+_REVIEW: Final[LiteralString] = (
+    "select" + COLUMNS + "from operations where state = 'needs_review' or contradicted order by proposed_at limit %s"
+)
+
+
+async def by_key(conn: Connection, tenant: str, business_key: str) -> Operation | None:
+    """The operation of this intent."""
+    row = await (await conn.execute(_BY_KEY, [tenant, business_key])).fetchone()
+    return None if row is None else from_row(row)
+
+
+async def by_prefix(conn: Connection, prefix: str) -> list[Operation]:
+    """Operations whose id begins so: none, one, or two when the prefix is too short."""
+    rows = await (await conn.execute(_BY_PREFIX, [prefix])).fetchall()
+    return [from_row(row) for row in rows]
+
+
+async def awaiting_approval(conn: Connection, limit: int = 200) -> list[Operation]:
+    """What waits for people, oldest first."""
+    return [from_row(row) for row in await (await conn.execute(_WAITING, [limit])).fetchall()]
+
+
+async def in_review(conn: Connection, limit: int = 200) -> list[Operation]:
+    """What people must settle, oldest first: in review, or ended with evidence against the end."""
+    return [from_row(row) for row in await (await conn.execute(_REVIEW, [limit])).fetchall()]
+
+
+async def overdue(conn: Connection) -> list[DictRow]:
+    """Open operations whose next step is overdue by more than a minute: nobody is working on them."""
+    return await (
+        await conn.execute(
+            "select operation_id, tenant, business_key, state, next_step, next_step_at from operations"
+            " where ended_at is null and next_step_at < ledger_now() - interval '60 seconds' order by next_step_at"
+        )
+    ).fetchall()
+
+
+async def open_workflows(conn: Connection, scope: str, limit: int = 1000) -> list[str]:
+    """Workflow ids of operations in a hold's scope that have not ended, for waking them."""
+    kind, _, name = scope.partition(":")
+    rows = await (
+        await conn.execute(
+            "select tenant, business_key from operations where ended_at is null and (%(kind)s = 'all'"
+            " or %(kind)s = 'tenant' and tenant = %(name)s or %(kind)s = 'provider' and provider = %(name)s"
+            " or %(kind)s = 'operation' and operation_id::text = %(name)s) order by proposed_at limit %(limit)s",
+            {"kind": kind, "name": name, "limit": limit},
+        )
+    ).fetchall()
+    return [f"{row['tenant']}/{row['business_key']}" for row in rows]
+
+
+async def every_id(conn: Connection) -> list[UUID]:
+    """All operations, for verification."""
+    rows = await (
+        await conn.execute("select operation_id from operations order by proposed_at, operation_id")
+    ).fetchall()
+    return [row["operation_id"] for row in rows]
+
+
+async def server_facts(conn: Connection) -> dict[str, Any]:
+    """What `show` says about the ledger itself."""
+    row = await (
+        await conn.execute(
+            "select namespace, ledger_now() as now, exists (select from clock) as test_clock from ledger_identity"
+        )
+    ).fetchone()
+    return {} if row is None else dict(row)

@@ -1,0 +1,1 @@
+"""Adapters: one file a provider effect. Nothing of a provider's SDK or HTTP library leaves this package."""

@@ -1,0 +1,135 @@
+"""What an adapter must offer, and the values that cross between it and the activities.
+
+An adapter never raises for an answer of its provider: whatever came back, or did not, is a value. It reads no ledger.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from ledger.contract import Contract
+from ledger.model import Hint, Operation, Outcome, SeenEffect, Standing
+
+
+@dataclass(frozen=True)
+class Credential:
+    """A secret with what it must belong to. The secret never appears in a repr, a log or an event."""
+
+    account: str
+    livemode: bool
+    secret: str = field(repr=False)
+    connected: bool = False  # the secret belongs to a platform that acts for `account`
+
+
+@dataclass(frozen=True)
+class Request:
+    """The exact parameters of one write, frozen in the ledger at the first claim; a repeat sends these again."""
+
+    operation: str  # the provider's endpoint or method
+    parameters: dict[str, Any]
+    idempotency_key: str
+    account: str
+    api_version: str
+
+
+@dataclass(frozen=True)
+class Classified:
+    """What one answer (or its absence) means for the attempt."""
+
+    outcome: Outcome
+    hint: Hint = Hint.NONE
+    stored: bool = False  # by contract the provider will answer a repeat with this same answer
+    receipt: str | None = None
+    standing: Standing | None = None
+    detail: dict[str, Any] = field(default_factory=dict)  # http_status, type, code, request_id, replayed, sent
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look saw. The adapter fills everything but the ledger's times."""
+
+    complete: bool
+    effects: tuple[SeenEffect, ...] = ()
+    version_moved: bool | None = None
+    witness_has_marker: bool | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What the provider says about the target before anything is sent.
+
+    `complete` False means that the provider could not be read: nothing may be concluded, try again.
+    `unfit` is empty or names the reason why the target cannot take this effect.
+    """
+
+    complete: bool
+    target: str = ""  # canonical
+    unfit: str = ""
+    amount_minor: int | None = None  # paid and captured, minor units
+    taken_minor: int = 0  # non-void effects already there, ours included, minor units
+    currency: str | None = None
+    effects: tuple[SeenEffect, ...] = ()  # all effects on the target; `marked` against this operation
+    markers: Mapping[str, str] = field(default_factory=dict)  # receipt -> operation id on it, of any operation
+    facts: dict[str, Any] = field(default_factory=dict)  # shown on the sheet as "read from the provider by us"
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+# Called inside the transport immediately before the first byte; returns False when nothing may be sent any more.
+SendGuard = Callable[[], Awaitable[bool]]
+# Called inside the transport right after the request was written.
+AfterWrite = Callable[[], None]
+
+
+class Provider(Protocol):
+    """One effect at one provider."""
+
+    action: str
+    provider: str
+    contract: Contract
+    resolution: str  # the evidence that a person must bring, per resolution, in words
+
+    def check_arguments(self, arguments: dict[str, Any]) -> None:
+        """Raise `Refused` with field and rule unless these are complete, well-formed arguments of the action. Pure."""
+
+    def check_target(self, target: str) -> None:
+        """Raise `Refused` unless this can name a target of the action. Pure."""
+
+    def pure_target(self, target: str) -> str | None:
+        """The canonical target when no read is needed to know it, else None. Pure."""
+
+    def equivalence_key(self, operation_target: str, arguments: dict[str, Any]) -> str:
+        """Two operations with equal keys would do the same thing twice. Pure."""
+
+    def build_request(self, operation: Operation) -> Request:
+        """The one request of this operation. Pure; equal operations give equal requests."""
+
+    def marker_of(self, operation: Operation) -> str:
+        """What the effect carries so that a lookup can find it. Pure."""
+
+    async def preflight(self, credential: Credential, target: str, arguments: dict[str, Any], marker: str) -> Preflight:
+        """Read the target and *all* effects on it. Never raises for an answer."""
+
+    async def send(
+        self,
+        credential: Credential,
+        operation: Operation,
+        request: Request,
+        contract: Contract,
+        guard: SendGuard,
+        after_write: AfterWrite,
+    ) -> Classified:
+        """Send the frozen request once, with the guard run inside the transport; total deadline from the contract."""
+
+    async def look(self, credential: Credential, operation: Operation, since: datetime) -> Look:
+        """Look for our effect. `since` is the earliest provider time an effect of ours can bear."""
+
+    async def read_receipt(self, credential: Credential, operation: Operation, receipt: str) -> SeenEffect | None:
+        """Re-read one effect by its receipt; None when it cannot be read."""
+
+    async def whose(self, credential: Credential) -> Credential | None:
+        """The account and mode this secret really belongs to; None when the provider could not be asked."""
+
+    def link(self, operation: Operation) -> str:
+        """A page at the provider for a person to look at; empty when there is none."""

@@ -1,0 +1,6 @@
+"""The command line; see `effects --help`."""
+
+
+def main() -> int:
+    """Not yet."""
+    return 0

@@ -1,0 +1,141 @@
+"""Servers once a session, a ledger with its own stand-in per test: nothing is shared that a test could change."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.client import Client
+
+from activities.messages import Answer, Proposal
+from activities.settings import Settings
+from devstack.people import Holder
+from devstack.stack import Servers, Stack
+from devstack.stripe_standin.control import Journal
+from ledger.model import Operation
+from ledger.store import events, operations
+from ledger.store.database import Ledger
+from ledger.trail import Event
+from worker import running
+from workflows.client import propose, sign, workflow_id
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Postgres (without fsync: process kills are safe) and the Temporal dev server, real ones."""
+    with Servers(tmp_path_factory.mktemp("servers"), durable=False, ui=False, say=lambda text: None) as running_servers:
+        yield running_servers
+
+
+@dataclass
+class Rig:
+    """One ledger with everything around it, and the words tests speak in."""
+
+    stack: Stack
+    client: Client
+    ledger: Ledger
+    keys: list[str] = field(default_factory=list)
+
+    def payment(self, amount: int = 10_000, currency: str = "eur", **extra: Any) -> str:
+        """A payment at the stand-in; returns its pi_… id."""
+        return self.stack.stripe.control.create_payment(amount, currency, **extra).payment_intent
+
+    def proposal(self, target: str, amount: int = 1_500, key: str = "", **extra: Any) -> Proposal:
+        """A signed proposal of support-bot for mia. Up to 20.00 EUR the example policy waives the person."""
+        fields: dict[str, Any] = {
+            "tenant": "acme",
+            "business_key": key or f"order-{uuid.uuid4().hex[:12]}",
+            "action": "refund",
+            "target": target,
+            "arguments": {"amount_minor": amount, "currency": "eur"},
+            "actor": "support-bot",
+            "requested_by": "mia",
+            "evidence": [{"kind": "ticket", "reference": "T-1"}],
+            **extra,
+        }
+        bot = self.holder("support-bot")
+        return sign(Proposal(**fields), bot.key, kid=bot.kid, iss=bot.name, aud=self.stack.household.audience)
+
+    def holder(self, name: str) -> Holder:
+        """Somebody's key: support-bot, alice, bob (approvers), olga, oscar (operators)."""
+        return self.stack.household.holders[name]
+
+    async def propose(self, proposal: Proposal) -> Answer:
+        """Ask, or ask again."""
+        return await propose(self.client, proposal, task_queue=self.stack.task_queue)
+
+    def handle(self, proposal: Proposal) -> Any:
+        """The workflow of a proposal."""
+        return self.client.get_workflow_handle(workflow_id(proposal.tenant, proposal.business_key))
+
+    async def operation(self, operation_id: str) -> Operation:
+        """The operation as the ledger has it now."""
+        async with self.ledger.transaction() as conn:
+            found = await operations.find(conn, uuid.UUID(operation_id))
+        assert found is not None
+        return found
+
+    async def trail(self, operation_id: str) -> list[Event]:
+        """Its trail."""
+        async with self.ledger.transaction() as conn:
+            return await events.read(conn, uuid.UUID(operation_id))
+
+    async def until(self, operation_id: str, *states: str, seconds: float = 20.0) -> Operation:
+        """Wait until the operation stands in one of these states."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            operation = await self.operation(operation_id)
+            if operation.state in states:
+                return operation
+            if asyncio.get_running_loop().time() > deadline:
+                told = [f"{e.number} {e.kind} {e.source} {e.target} {e.body}" for e in await self.trail(operation_id)]
+                raise AssertionError("\n".join([f"still {operation.state}, next {operation.next_step}", *told]))
+            await asyncio.sleep(0.05)
+
+    def effects(self, target: str) -> list[Any]:
+        """Living refunds of a payment, by the stand-in's own journal."""
+        return [e for e in self.journal(target).effects if e.voided is None]
+
+    def posts(self, target: str) -> list[Any]:
+        """Refund requests that reached the stand-in for a payment."""
+        return [a for a in self.journal(target).arrivals if a.method == "POST" and a.path == "/v1/refunds"]
+
+    def journal(self, target: str) -> Journal:
+        """The stand-in's journal of one payment."""
+        return self.stack.stripe.control.journal(payment_intent=target)
+
+    async def advance(self, seconds: float) -> None:
+        """Move both clocks and wake every open operation."""
+        await self.stack.advance(seconds, self.client)
+
+    def settings(self, **extra: Any) -> Settings:
+        """Settings of a worker on this rig."""
+        given = {k.removeprefix("EFFECTS_").lower(): v for k, v in self.stack.environment().items() if "EFFECTS" in k}
+        return Settings(**{**given, "backoff": 0.2, **extra})
+
+    @asynccontextmanager
+    async def worker(self, **extra: Any) -> AsyncIterator[None]:
+        """A worker inside this process, for tests that kill nothing."""
+        os.environ["TEMPORAL_ADDRESS"] = self.stack.servers.temporal.address
+        async with running(self.settings(**extra)):
+            yield
+
+
+@pytest_asyncio.fixture
+async def rig(servers: Servers, tmp_path: Path) -> AsyncIterator[Rig]:
+    """A fresh ledger and stand-in; no worker runs yet."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    with Stack(servers, tmp_path, name=name, say=lambda text: None) as stack:
+        await stack.prepare()
+        ledger = Ledger(stack.owner_dsn, max_size=4)
+        await ledger.open()
+        try:
+            yield Rig(stack, await stack.client(), ledger)
+        finally:
+            await ledger.close()

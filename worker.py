@@ -1,0 +1,193 @@
+"""The worker: wiring only. It refuses to start, saying what to do, unless everything it depends on is in order."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import structlog
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from activities.approve import Approve
+from activities.dispatch import Dispatch
+from activities.hold import Hold
+from activities.observe import Observing, configure_logging
+from activities.ports import Ports, Secrets
+from activities.propose import Propose
+from activities.reconcile import Reconcile
+from activities.resolve import Resolve
+from activities.seams import seam
+from activities.settings import Settings
+from ledger.config import Document
+from ledger.errors import LedgerError, Refused
+from ledger.store import clock, configuration
+from ledger.store.database import Ledger
+from ledger.store.migrate import check, migrate
+from providers.port import Credential
+from providers.registry import Registry, default_registry
+from workflows.hold import HoldWorkflow
+from workflows.operation import SEARCH_ATTRIBUTES, OperationWorkflow
+
+log = structlog.get_logger()
+
+
+async def connect() -> Client:
+    """A Temporal client by TEMPORAL_… variables or its own config file; raises with the address that did not answer."""
+    config = ClientConfig.load_client_connect_config()
+    config.setdefault("target_host", "localhost:7233")
+    try:
+        return await Client.connect(**config, data_converter=pydantic_data_converter)
+    except (RPCError, RuntimeError, OSError) as error:
+        address = config["target_host"]
+        raise Refused(
+            "temporal_silent", f"Temporal at {address} did not answer: is it up? Set TEMPORAL_ADDRESS"
+        ) from error
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Worker]:
+    """A worker that polls while the context is open, after every check has passed; drains when it closes."""
+    if not settings.ledger_dsn:
+        raise Refused("dsn_missing", "set EFFECTS_LEDGER_DSN to the ledger's Postgres")
+    if settings.owner_dsn:
+        await migrate(settings.owner_dsn, test_clock=settings.dev)
+    ledger = Ledger(settings.ledger_dsn, max_size=settings.pool_size)
+    await ledger.open()
+    try:
+        client = await connect()
+        registry = default_registry(settings.stripe_base_url)
+        secrets = Secrets(settings.secrets_dir)
+        await check_ledger(ledger, settings)
+        await check_credentials(ledger, registry, secrets)
+        await check_search_attributes(client)
+        ports = Ports(
+            ledger=ledger,
+            registry=registry,
+            secrets=secrets,
+            worker=f"{socket.gethostname()}/{os.getpid()}",
+            timing=settings.timing(),
+            seam=seam(settings.seam if settings.dev else ""),
+        )
+        async with create_worker(client, ports, settings) as worker:
+            yield worker
+    finally:
+        await ledger.close()
+
+
+def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
+    """The configured worker: all workflows, all activities, one task queue."""
+    propose = Propose(ports)
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=[OperationWorkflow, HoldWorkflow],
+        activities=[
+            propose.propose,
+            propose.judge,
+            Approve(ports).record,
+            Dispatch(ports).dispatch,
+            Reconcile(ports).reconcile,
+            Resolve(ports).resolve,
+            Hold(ports).hold,
+        ],
+        interceptors=[Observing()],
+        max_concurrent_activities=settings.activities_at_once,
+        # A dead worker's sticky queue is the hidden wait after a kill: ten seconds by default.
+        sticky_queue_schedule_to_start_timeout=_seconds(2),
+        graceful_shutdown_timeout=_seconds(settings.drain_seconds),
+    )
+
+
+async def check_ledger(ledger: Ledger, settings: Settings) -> None:
+    """Schema of this code, a configuration in force, and no movable clock outside of a dev stack."""
+    async with ledger.transaction() as conn:
+        await check(conn)
+        if await clock.is_test_clock(conn) and not settings.dev:
+            raise Refused(
+                "clock_movable", "this ledger has a test clock: it is a dev ledger; nobody's money belongs here"
+            )
+        await configuration.in_force(conn)
+
+
+async def check_credentials(ledger: Ledger, registry: Registry, secrets: Secrets) -> None:
+    """Every secret that the configuration names is there and belongs to the account and mode that it says."""
+    async with ledger.transaction() as conn:
+        _, document = await configuration.in_force(conn)
+    for tenant, provider, credential in _credentials(document, registry, secrets):
+        adapter = next(p for p in registry if p.provider == provider)
+        owner = await adapter.whose(credential)
+        if owner is None:
+            # Not a reason to stay down: nothing is sent before the claim has read the account again.
+            log.warning("the provider did not say whose credential this is", tenant=tenant, provider=provider)
+        elif (owner.account, owner.livemode) != (credential.account, credential.livemode):
+            raise Refused(
+                "credential_wrong",
+                f"the secret of {tenant} for {provider} belongs to {owner.account} (livemode {owner.livemode}),"
+                f" not to {credential.account} (livemode {credential.livemode}): mend tenants.toml or the secret",
+            )
+
+
+def _credentials(document: Document, registry: Registry, secrets: Secrets) -> list[tuple[str, str, Credential]]:
+    known = {p.provider for p in registry}
+    return [
+        (b.tenant, b.provider, secrets.credential_of(document, b.tenant, b.provider))
+        for b in document.bindings
+        if b.provider in known
+    ]
+
+
+async def check_search_attributes(client: Client) -> None:
+    """An unregistered search attribute would wedge every workflow at its first step."""
+    answer = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    for key in SEARCH_ATTRIBUTES:
+        wanted = IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{key.indexed_value_type.name}")
+        if answer.custom_attributes.get(key.name) != wanted:
+            kind = key.indexed_value_type.name.capitalize()
+            raise Refused(
+                "search_attribute_missing",
+                f"register it: temporal operator search-attribute create --name {key.name} --type {kind}",
+            )
+
+
+def _seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+async def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT, then finish what was begun."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running(settings):
+        log.info("worker polls", task_queue=settings.task_queue)
+        await stop.wait()
+        log.info("worker drains")
+
+
+def main() -> int:
+    """Exit code 0 after a drain, 1 when it refused to start."""
+    settings = Settings()
+    configure_logging(settings.log_level)
+    try:
+        asyncio.run(serve(settings))
+    except LedgerError as error:
+        log.error("the worker does not start", error=type(error).__name__, what_to_do=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The call for agent services: sign a proposal and ask for it. Needs temporalio, pydantic and PyJWT, nothing else of ours.
+
+A service that wants no import at all can send the same JSON with any Temporal client; README shows it.
+"""
+
+import hashlib
+import json
+import time
+from datetime import timedelta
+from typing import Any
+
+import jwt
+from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+
+from activities.messages import OPERATION_WORKFLOW, TASK_QUEUE, Answer, Proposal
+
+REQUEST_PREFIX = b"effect-ledger/request/v1\n"
+
+
+def request_digest(proposal: Proposal) -> str:
+    """SHA-256 (hex) of what is asked for: equal to the ledger's own for every proposal that it accepts (a test compares)."""
+    asked = proposal.model_dump(
+        include={"action", "target", "arguments", "evidence", "distinct_from", "expected_version"}
+    )
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(REQUEST_PREFIX + text.encode()).hexdigest()
+
+
+def sign(proposal: Proposal, private_key: Any, *, kid: str, iss: str, aud: str, seconds: int = 600) -> Proposal:
+    """The proposal with its token: who asks, in whose name, for exactly what. Valid for `seconds` from now (host clock)."""
+    issued = int(time.time())
+    claims = {
+        "iss": iss,
+        "aud": aud,
+        "sub": proposal.business_key,
+        "tenant": proposal.tenant,
+        "actor": proposal.actor,
+        "requested_by": proposal.requested_by,
+        "request_digest": request_digest(proposal),
+        "iat": issued,
+        "exp": issued + seconds,
+    }
+    token = jwt.encode(claims, private_key, algorithm="EdDSA", headers={"kid": kid, "typ": "proposal+jwt"})
+    return proposal.model_copy(update={"token": token})
+
+
+def workflow_id(tenant: str, business_key: str) -> str:
+    """The one workflow id of an intent."""
+    return f"{tenant}/{business_key}"
+
+
+async def propose(client: Client, proposal: Proposal, *, task_queue: str = TASK_QUEUE) -> Answer:
+    """Ask, or ask how it went: the same proposal under the same key is the poll, at any time, from anywhere.
+
+    Starts the operation's workflow if none runs. Raises `WorkflowUpdateFailedError` when the proposal has no readable
+    form, and Temporal's RPC errors when it does not answer: then nothing is known, and asking again is right.
+    """
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+        OPERATION_WORKFLOW,
+        proposal.model_dump(mode="json"),
+        id=workflow_id(proposal.tenant, proposal.business_key),
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        static_summary=f"{proposal.action} on {proposal.target}"[:200],
+    )
+    answer: Answer = await client.execute_update_with_start_workflow(
+        "propose",
+        proposal.model_dump(mode="json"),
+        start_workflow_operation=start,
+        result_type=Answer,
+        rpc_timeout=timedelta(seconds=20),
+    )
+    return answer

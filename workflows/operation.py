@@ -1,0 +1,321 @@
+"""One operation from proposal to end. The main flow is `run`: what the ledger says next is done, until nothing is next.
+
+The workflow holds an operation id, timers and a box of messages. Losing it, resetting it or starting it twice changes
+nothing about the effect: the ledger dedupes, and a new run finds the operation and goes on.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic import ValidationError
+
+    from activities.messages import (
+        ADVICE,
+        OPERATION_WORKFLOW,
+        Answer,
+        Message,
+        MessageKind,
+        Next,
+        OperationRef,
+        Progress,
+        Proposal,
+        Resume,
+    )
+    from workflows import calls
+
+LONGEST_SLEEP = timedelta(minutes=10)  # the ledger's clock is not the workflow's: look at it now and then
+ANSWER_WITHIN = timedelta(seconds=5)
+MOST_SIGNALS = 500
+LONGEST_TEXT = 400_000  # of one part of a signed message; the ledger's own bounds are tighter
+
+STATE = SearchAttributeKey.for_keyword("EffectState")
+NEXT = SearchAttributeKey.for_keyword("EffectNext")
+TENANT = SearchAttributeKey.for_keyword("EffectTenant")
+ACTION = SearchAttributeKey.for_keyword("EffectAction")
+PROVIDER = SearchAttributeKey.for_keyword("EffectProvider")
+OPERATION_ID = SearchAttributeKey.for_keyword("EffectOperation")
+AMOUNT = SearchAttributeKey.for_int("EffectAmountMinor")
+CURRENCY = SearchAttributeKey.for_keyword("EffectCurrency")
+SEARCH_ATTRIBUTES: tuple[SearchAttributeKey[Any], ...] = (
+    STATE,
+    NEXT,
+    TENANT,
+    ACTION,
+    PROVIDER,
+    OPERATION_ID,
+    AMOUNT,
+    CURRENCY,
+)
+
+_STATEMENT_SHAPE = 'Needs one JSON object: {"statement": …, "scheme": "jws", "proof": …} as `effects` signs it.'
+
+
+@workflow.defn(name=OPERATION_WORKFLOW)
+class OperationWorkflow:
+    """Waits for people and time, and calls the activity that the ledger says is next."""
+
+    @workflow.init
+    def __init__(self, *args: Any) -> None:
+        # Handlers run before `run`, so everything they touch stands here.
+        self._start = _read_start(args)
+        self._progress = Progress(state="", next=Next.JUDGE)
+        self._box: list[Message] = list(self._start.waiting) if isinstance(self._start, Resume) else []
+        self._taken = 0  # messages answered so far; the next one's ticket
+        self._tickets = len(self._box)
+        self._replies: dict[int, Progress] = {}
+        self._signals = 0
+        self._due = 0.0  # workflow time of the next step
+        self._told: dict[str, Any] = {}
+
+    @workflow.run
+    async def run(self, *args: Any) -> Answer:
+        """From proposal to end; the answer is the same that `propose` gives."""
+        await self._begin()
+        while not self._ended():
+            if self._box:
+                await self._settle_message(self._box[0])
+            elif self._progress.next is Next.DONE:
+                # somebody still waits for an answer, or is about to put a last message into the box
+                await workflow.wait_condition(lambda: bool(self._box) or workflow.all_handlers_finished())
+            else:
+                await self._sleep()
+                if not self._box:
+                    await self._step()
+            self._renew_history()
+        return _answer(self._progress)
+
+    def _ended(self) -> bool:
+        return self._progress.next is Next.DONE and not self._box and workflow.all_handlers_finished()
+
+    async def _begin(self) -> None:
+        match self._start:
+            case Proposal():
+                self._tell(await self._finish(calls.propose(self._start)))
+            case Resume():
+                ref = OperationRef(operation_id=self._start.operation_id, known_events=self._start.known_events)
+                self._tell(await self._finish(calls.reconcile(ref)))
+            case Progress():
+                self._tell(self._start)  # unreadable input: refused, nothing is stored
+
+    async def _step(self) -> None:
+        """Do what is next. Nothing here decides: each activity asks the ledger again."""
+        ref = OperationRef(operation_id=self._progress.operation_id, known_events=self._progress.events)
+        match self._progress.next:
+            case Next.JUDGE | Next.PEOPLE:
+                self._tell(await self._finish(calls.judge(ref)))
+            case Next.DISPATCH:
+                self._tell(await self._finish(calls.dispatch(ref)))
+            case Next.RECONCILE | Next.REVIEW:
+                self._tell(await self._finish(calls.reconcile(ref)))
+
+    async def _settle_message(self, message: Message) -> None:
+        message = message.model_copy(
+            update={"operation_id": self._progress.operation_id, "known_events": self._progress.events}
+        )
+        ref = OperationRef(operation_id=message.operation_id, known_events=message.known_events, look_now=True)
+        waits = self._progress.next
+        if not message.operation_id:
+            progress = self._progress  # refused at the start: there is nothing to speak about
+        elif message.kind is MessageKind.LOOK_NOW and waits in (Next.RECONCILE, Next.REVIEW, Next.DONE):
+            progress = await self._finish(calls.reconcile(ref))
+        elif message.kind is MessageKind.LOOK_NOW:
+            progress = await self._finish(calls.judge(ref))
+        elif message.kind is MessageKind.RESOLVE:
+            progress = await self._finish(calls.resolve(message))
+        else:
+            progress = await self._finish(calls.record(message))
+        if progress.refused_rule:
+            # What did not count moves nothing, not even a timer: a flood of it cannot keep an operation from its next step.
+            self._show(progress.model_copy(update={"next": waits}))
+        else:
+            self._tell(progress)
+        self._box.pop(0)
+        self._replies[self._taken] = progress
+        self._taken += 1
+
+    async def _sleep(self) -> None:
+        pause = min(timedelta(seconds=self._due - workflow.time()), LONGEST_SLEEP)
+        if pause <= timedelta():
+            return
+        try:
+            await workflow.wait_condition(
+                lambda: bool(self._box),
+                timeout=pause,
+                timeout_summary=f"{self._progress.next} at {self._progress.until or 'once'}",
+            )
+        except TimeoutError:
+            return
+        except asyncio.CancelledError:
+            self._cancelled()
+
+    async def _finish(self, call: Coroutine[Any, Any, Progress]) -> Progress:
+        """Await an activity to its end even when the workflow is cancelled meanwhile: what was begun is settled."""
+        task = asyncio.ensure_future(call)
+        while True:
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.cancelled():
+                    raise
+                self._cancelled()
+
+    def _cancelled(self) -> None:
+        # Before the first send this withdraws; later it is swallowed and settling goes on.
+        self._put(Message(kind=MessageKind.CANCEL))
+
+    def _put(self, message: Message) -> int:
+        """Queue a message; returns its ticket. Junk of one kind becomes one message with a count."""
+        last = self._box[-1] if len(self._box) > 1 else None
+        if last is not None and last.kind is MessageKind.JUNK and last.problem == message.problem:
+            self._box[-1] = last.model_copy(update={"count": last.count + 1})
+            return self._tickets - 1
+        self._box.append(message)
+        self._tickets += 1
+        return self._tickets - 1
+
+    def _take(self, kind: MessageKind, args: Sequence[Any]) -> None:
+        self._signals += 1
+        self._put(_read_message(kind, args))
+
+    def _tell(self, progress: Progress) -> None:
+        """Take over what the ledger says: where the operation stands, what is next and when."""
+        # Jitter only lengthens: a repeat or a look is never early.
+        self._due = workflow.time() + progress.delay_seconds * (1 + 0.1 * workflow.random().random())
+        self._show(progress)
+
+    def _show(self, progress: Progress) -> None:
+        """Current details and search attributes, both without personal data."""
+        self._progress = progress
+        workflow.set_current_details(progress.details or f"state: {progress.state}")
+        wanted: list[tuple[SearchAttributeKey[Any], Any]] = [(STATE, progress.state), (NEXT, progress.next.value)]
+        if progress.operation_id:
+            wanted += [
+                (OPERATION_ID, progress.operation_id),
+                (TENANT, progress.tenant),
+                (ACTION, progress.action),
+                (PROVIDER, progress.provider),
+                (AMOUNT, progress.amount_minor),
+                (CURRENCY, progress.currency),
+            ]
+        changed = [(key, value) for key, value in wanted if self._told.get(key.name) != value]
+        if changed:
+            workflow.upsert_search_attributes([key.value_set(value) for key, value in changed])
+            self._told.update({key.name: value for key, value in changed})
+
+    def _renew_history(self) -> None:
+        long = workflow.info().is_continue_as_new_suggested() or self._signals >= MOST_SIGNALS
+        # A handler that still waits for its answer would be cut off: it is served first.
+        if long and self._progress.operation_id and workflow.all_handlers_finished():
+            resume = Resume(
+                operation_id=self._progress.operation_id, known_events=self._progress.events, waiting=self._box
+            )
+            workflow.continue_as_new(resume.model_dump(mode="json"))
+
+    @workflow.signal(description="A signed approval or decline. " + _STATEMENT_SHAPE)
+    def decide(self, *args: Any) -> None:
+        """Queue a decision; whether it counts is decided by its signature."""
+        self._take(MessageKind.DECIDE, args)
+
+    @workflow.signal(description="A signed resolution or look-again. " + _STATEMENT_SHAPE)
+    def resolve(self, *args: Any) -> None:
+        """Queue a resolution."""
+        self._take(MessageKind.RESOLVE, args)
+
+    @workflow.signal(description="A signed withdrawal, before anything was sent. " + _STATEMENT_SHAPE)
+    def withdraw(self, *args: Any) -> None:
+        """Queue a withdrawal."""
+        self._take(MessageKind.WITHDRAW, args)
+
+    @workflow.signal(description="Wake up: read the clock, the ledger and the provider now. Needs no input.")
+    def look_now(self, *args: Any) -> None:
+        """Queue a look; it gives nobody any power."""
+        self._signals += 1
+        if not any(m.kind is MessageKind.LOOK_NOW for m in self._box[1:]):
+            self._put(Message(kind=MessageKind.LOOK_NOW))
+
+    @workflow.update(name="decide", description="The same as the signal, with an answer. " + _STATEMENT_SHAPE)
+    async def decide_and_answer(self, *args: Any) -> Answer:
+        """Queue a decision and tell what became of it."""
+        ticket = self._put(_read_message(MessageKind.DECIDE, args))
+        await workflow.wait_condition(lambda: ticket < self._taken)
+        return _answer(self._replies.get(ticket, self._progress))
+
+    @decide_and_answer.validator
+    def _check_decision(self, *args: Any) -> None:
+        if (message := _read_message(MessageKind.DECIDE, args)).kind is MessageKind.JUNK:
+            raise ValueError(f"{message.problem}. {_STATEMENT_SHAPE}")
+
+    @workflow.update(description="Ask for an effect, or ask how it went: the same proposal again is the poll.")
+    async def propose(self, *args: Any) -> Answer:
+        """Answer once judged, within five seconds at most."""
+        asked = _read_start(args)
+        if isinstance(asked, Proposal) and not self._is_start(asked):
+            # Other content under our key, or a run that was resumed: the ledger compares the digests.
+            return _answer(await calls.propose(asked))
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._progress.state not in ("", "proposed"), timeout=ANSWER_WITHIN)
+        return _answer(self._progress)
+
+    @propose.validator
+    def _check_proposal(self, *args: Any) -> None:
+        if isinstance(asked := _read_start(args), Progress):
+            raise ValueError(f"{asked.field}: {asked.message}")
+
+    def _is_start(self, asked: Proposal) -> bool:
+        if not isinstance(self._start, Proposal):
+            return False
+        return asked.model_copy(update={"token": ""}) == self._start.model_copy(update={"token": ""})
+
+
+def _read_start(args: Sequence[Any]) -> Proposal | Resume | Progress:
+    """The input of a run, or what is wrong with it. Never raises: a start that raises would wedge the run."""
+    if len(args) != 1 or not isinstance(args[0], dict):
+        return Progress(state="refused", reason="proposal_malformed", message="give one JSON object with the proposal")
+    try:
+        if set(args[0]) <= set(Resume.model_fields):
+            return Resume.model_validate(args[0])
+        return Proposal.model_validate(args[0])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return Progress(
+            state="refused",
+            reason="proposal_malformed",
+            field=".".join(str(part) for part in first["loc"]),
+            message=first["msg"],
+        )
+
+
+def _read_message(kind: MessageKind, args: Sequence[Any]) -> Message:
+    """A message as sent, or junk that says what was wrong. Never raises: anybody can send anything."""
+    if len(args) != 1:
+        return Message(kind=MessageKind.JUNK, problem=f"{kind} with {len(args)} payloads instead of one")
+    if not isinstance(args[0], dict):
+        return Message(kind=MessageKind.JUNK, problem=f"{kind} without a JSON object")
+    given = args[0]
+    texts = [given.get("statement"), given.get("scheme"), given.get("proof"), given.get("sheet") or ""]
+    if not all(isinstance(text, str) and len(text) <= LONGEST_TEXT for text in texts):
+        return Message(kind=MessageKind.JUNK, problem=f"{kind} without statement, scheme and proof as texts")
+    statement, scheme, proof, sheet = map(str, texts)
+    return Message(kind=kind, statement=statement, scheme=scheme, proof=proof, sheet=sheet)
+
+
+def _answer(progress: Progress) -> Answer:
+    state = progress.state or "unrecorded"
+    return Answer(
+        operation_id=progress.operation_id,
+        state=state,
+        reason=progress.refused_rule or progress.reason,
+        field=progress.field,
+        message=progress.message,
+        until=progress.until,
+        ended=progress.next is Next.DONE,
+        advice=ADVICE.get(state, ""),
+        receipt=progress.receipt,
+    )
