@@ -70,7 +70,7 @@ class Progress(BaseModel):
 
 
 class Answer(BaseModel):
-    """What a caller is told. `advice` is a fixed sentence for the model that asked; calling again with the same key is the poll."""
+    """What a caller is told. `advice` is a fixed sentence for the model that asked; the same key again is the poll."""
 
     operation_id: str = ""
     state: str

@@ -12,7 +12,6 @@ from typing import Self
 import psycopg
 import psycopg.sql
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from devstack.child import Child
@@ -23,6 +22,7 @@ from devstack.temporal_server import TemporalServer
 from ledger.store import clock, configuration, views
 from ledger.store.database import Ledger
 from ledger.store.migrate import migrate
+from workflows.converter import data_converter
 from workflows.operation import SEARCH_ATTRIBUTES
 
 ROOT = Path(__file__).parent.parent
@@ -178,7 +178,7 @@ class Stack:
 
     async def client(self) -> Client:
         """A Temporal client with the converter of this application."""
-        return await Client.connect(self.servers.temporal.address, data_converter=pydantic_data_converter)
+        return await Client.connect(self.servers.temporal.address, data_converter=data_converter)
 
     async def advance(self, seconds: float, client: Client) -> None:
         """Move both clocks, the ledger's and the stand-in's, and wake every open operation."""

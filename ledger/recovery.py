@@ -135,6 +135,7 @@ class Facts:
 
     @property
     def quiet_at(self) -> datetime | None:
+        """`quiet_at` of these attempts."""
         return quiet_at(self.contract, self.attempts)
 
     @property

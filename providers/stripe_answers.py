@@ -169,10 +169,12 @@ def _after_execution(error: Mapping[str, str]) -> bool:
 
 
 def target_parameter(target: str) -> str:
+    """The parameter, and the field of a refund, that names a target of this kind."""
     return "payment_intent" if target.startswith("pi_") else "charge"
 
 
 def target_of(refund: Mapping[str, Any], like: str) -> object:
+    """What the refund gives back, by the kind of target that `like` is."""
     found = refund.get(target_parameter(like))
     return found.get("id") if isinstance(found, Mapping) else found
 
@@ -185,4 +187,5 @@ def _is_uuid(text: str | None) -> bool:
 
 
 def is_id(value: object) -> bool:
+    """Whether this can be an id of Stripe: nothing that could change the path of a request."""
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_]{1,255}", value) is not None

@@ -262,6 +262,10 @@ class _Wire(stripe.HTTPClient):
         response.headers.pop("stripe-notice", None)
         return bytes(self._body), response.status_code, response.headers
 
+    async def sleep_async(self, secs: float) -> None:
+        """The SDK sleeps before a retry only, and nothing here is ever retried: the answer it has is the answer."""
+        raise _Stopped("retry")
+
     async def close_async(self) -> None:
         await self._http.aclose()
 

@@ -182,5 +182,6 @@ def _judge_refunds(payment: Payment, captured: int, listing: Listing, wanted: Wa
 
 
 def listing_detail(listing: Listing) -> dict[str, Any]:
+    """The evidence of a listing: its last answer, how much was listed, and why it is not complete."""
     told = listing.last.detail() | {"listed": len(listing.items)}
     return told if listing.complete else told | {"why": listing.why}

@@ -19,9 +19,11 @@ from devstack.people import Holder
 from devstack.stack import Servers, Stack
 from devstack.stripe_standin.control import Journal
 from ledger.model import Operation
-from ledger.store import events, operations
-from ledger.store.database import Ledger
-from ledger.trail import Event
+from ledger.statement import Claims, StatementType, sheet_digest
+from ledger.statement import sign as make_envelope
+from ledger.store import events, operations, statements
+from ledger.store.database import Ledger, now
+from ledger.trail import Event, EventKind
 from worker import running
 from workflows.client import propose, sign, workflow_id
 
@@ -31,6 +33,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Postgres (without fsync: process kills are safe) and the Temporal dev server, real ones."""
     with Servers(tmp_path_factory.mktemp("servers"), durable=False, ui=False, say=lambda text: None) as running_servers:
         yield running_servers
+    running_servers.postgres.remove()
 
 
 @dataclass
@@ -85,6 +88,40 @@ class Rig:
         """Its trail."""
         async with self.ledger.transaction() as conn:
             return await events.read(conn, uuid.UUID(operation_id))
+
+    async def signed(self, operation_id: str, who: str, typ: str, **claims: Any) -> dict[str, Any]:
+        """A statement as it crosses Temporal: on the latest sheet, or on the trail's head, valid for ten minutes."""
+        operation = await self.operation(operation_id)
+        holder = self.holder(who)
+        async with self.ledger.transaction() as conn:
+            at = int((await now(conn)).timestamp())
+            sheet = await statements.latest_sheet(conn, operation.operation_id) or b""
+        fields: dict[str, Any] = {
+            "typ": StatementType(typ),
+            "iss": holder.name,
+            "aud": self.stack.household.audience,
+            "sub": operation_id,
+            "fingerprint": operation.fingerprint.hex(),
+            "iat": at,
+            "exp": at + 600,
+            "jti": uuid.uuid4().hex,
+        }
+        if typ in ("approval", "decline"):
+            fields["sheet"] = sheet_digest(sheet).hex()
+        else:
+            sheet = b""
+        if typ in ("resolution", "look_again"):
+            fields["trail_head"] = operation.head_hash.hex()
+        return make_envelope(Claims.make(**{**fields, **claims}), holder.key, holder.kid, sheet).model_dump()
+
+    async def decide(self, proposal: Proposal, envelope: dict[str, Any]) -> Answer:
+        """Send a decision and hear what became of it."""
+        answer: Answer = await self.handle(proposal).execute_update("decide", envelope, result_type=Answer)
+        return answer
+
+    async def refusals(self, operation_id: str) -> list[str]:
+        """The rules by which messages about an operation were refused, in the order of its trail."""
+        return [e.body["rule"] for e in await self.trail(operation_id) if e.kind == EventKind.STATEMENT_REFUSED]
 
     async def until(self, operation_id: str, *states: str, seconds: float = 20.0) -> Operation:
         """Wait until the operation stands in one of these states."""

@@ -1,16 +1,18 @@
-"""The stand-in as a child process that can be killed and started again on the same port and state."""
+"""The stand-in as a child that can be killed and started again on the same port and state, and dies with its launcher."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from devstack.child import Child, ChildError
 from devstack.stripe_standin.control import StandInControl
 
 ROOT = Path(__file__).resolve().parents[2]
+_READY_SECONDS = 30.0
 
 
 class StandInProcess:
@@ -24,10 +26,14 @@ class StandInProcess:
         self.port = int(self.base_url.rpartition(":")[2])
         self.control = StandInControl(self.base_url)
 
+    @property
+    def pid(self) -> int:
+        """The process that serves now."""
+        return self._child.pid
+
     def kill(self) -> None:
         """SIGKILL: nothing is written any more."""
         self._child.kill()
-        self._reap()
 
     def restart(self) -> None:
         """The process has to be dead; the port is the same again."""
@@ -35,13 +41,9 @@ class StandInProcess:
         self._announced()
 
     def stop(self) -> None:
+        """End it in good order; the state stays."""
         self.control.close()
-        self._child.terminate()
-        try:
-            self._child.wait(3)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-        self._reap()
+        self._child.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -51,20 +53,23 @@ class StandInProcess:
     ) -> None:
         self.stop()
 
-    def _start(self, port: int) -> subprocess.Popen[str]:
+    def _start(self, port: int) -> Child:
         command = [sys.executable, "-m", "devstack.stripe_standin", "--port", str(port), "--state", str(self.state)]
         for secret_key in self.secret_keys:
             command += ["--secret-key", secret_key]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)  # noqa: S603 (our own module)
+        log = self.state.with_suffix(".log")
+        return Child.spawn(command, name="stripe stand-in", log=log, cwd=ROOT, grace_seconds=3.0)
 
     def _announced(self) -> str:
-        """The line is written when the port is listening, so nobody has to wait for it."""
-        line = self._child.stdout.readline() if self._child.stdout is not None else ""
-        if "http://" not in line:
-            raise RuntimeError("the stand-in did not start; its own words are on stderr")
-        return line.split()[-1]
-
-    def _reap(self) -> None:
-        self._child.wait()
-        if self._child.stdout is not None:
-            self._child.stdout.close()
+        """The line is written when the port is listening. Raises ChildError, with its last words, when it never comes."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            alive = self._child.alive
+            for line in self._child.log_tail().splitlines():
+                if line.startswith("stripe stand-in on http://"):
+                    return line.split()[-1]
+            if not alive or time.monotonic() >= deadline:
+                words = self._child.log_tail()
+                self._child.stop()
+                raise ChildError(f"the stand-in did not start; its last words:\n{words}")
+            time.sleep(0.01)

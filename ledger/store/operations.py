@@ -19,8 +19,8 @@ from ledger.store.database import Connection, one
 COLUMNS: Final[LiteralString] = (
     " operation_id, tenant, business_key, actor, requested_by, action, provider, account, livemode, target, arguments,"
     " amount_minor, currency, expected_version, evidence, distinct_from, equivalence_key, policy_version, config_version,"
-    " canonical, request_digest, fingerprint, approval_expires_at, idempotency_key, kid, state, reason, people_needed, fence, lease_until,"
-    " frozen_request, frozen_contract, proposed_at, first_claimed_at, ended_at, next_step, next_step_at, review_at,"
+    " canonical, request_digest, fingerprint, approval_expires_at, idempotency_key, kid, state, reason, people_needed,"
+    " fence, lease_until, frozen_request, frozen_contract, proposed_at, first_claimed_at, ended_at, next_step, next_step_at, review_at,"
     " look_again_at, receipt, standing, event_count, head_hash "
 )
 _FIND: Final[LiteralString] = "select" + COLUMNS + "from operations where operation_id = %s"
@@ -150,7 +150,8 @@ def check_fingerprint(operation: Operation) -> None:
 
 async def _write(conn: Connection, before: Operation, after: Operation) -> None:
     written = await conn.execute(
-        "update operations set state = %(state)s, reason = %(reason)s, people_needed = %(people_needed)s, fence = %(fence)s, lease_until = %(lease_until)s,"
+        "update operations set state = %(state)s, reason = %(reason)s, people_needed = %(people_needed)s,"
+        " fence = %(fence)s, lease_until = %(lease_until)s,"
         " frozen_request = %(frozen_request)s, frozen_contract = %(frozen_contract)s,"
         " first_claimed_at = %(first_claimed_at)s, ended_at = %(ended_at)s, next_step = %(next_step)s,"
         " next_step_at = %(next_step_at)s, review_at = %(review_at)s, look_again_at = %(look_again_at)s,"

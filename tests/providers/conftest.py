@@ -31,7 +31,7 @@ def an_operation(**changes: Any) -> Operation:
     known: dict[str, Any] = {
         "operation_id": operation_id,
         "tenant": "shop",
-        "action": "stripe.refund",
+        "action": "refund",
         "provider": "stripe",
         "account": "acct_1",
         "livemode": False,
@@ -173,10 +173,10 @@ def registry(stripe_process: StandInProcess) -> Registry:
 def stripe_rig(stripe_process: StandInProcess, registry: Registry) -> StripeRig:
     stripe_process.control.reset()
     account = stripe_process.control.wait_ready()
-    return StripeRig(stripe_process, registry.for_action("stripe.refund"), account)
+    return StripeRig(stripe_process, registry.for_action("refund"), account)
 
 
-RIGS = {"stripe.refund": "stripe_rig"}
+RIGS = {"refund": "stripe_rig"}
 
 
 @pytest.fixture(params=sorted(RIGS))

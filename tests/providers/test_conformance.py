@@ -5,15 +5,13 @@ The judge is the stand-in's journal: the number of effects and of arrivals, neve
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ledger.model import Hint, Outcome, Standing
 from providers.registry import Registry
-
-if TYPE_CHECKING:
-    from tests.providers.conftest import StripeRig
+from tests.providers.conftest import StripeRig
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,7 +20,7 @@ async def test_every_registered_action_has_a_rig(registry: Registry, rigs: dict[
     assert {provider.action for provider in registry} == set(rigs)
 
 
-async def test_the_pure_part_of_the_port(rig: "StripeRig") -> None:
+async def test_the_pure_part_of_the_port(rig: StripeRig) -> None:
     provider, operation = rig.provider, rig.operation()
     provider.check_arguments(operation.arguments)
     provider.check_target(operation.target)
@@ -34,7 +32,7 @@ async def test_the_pure_part_of_the_port(rig: "StripeRig") -> None:
     assert provider.resolution and provider.contract.sources and provider.contract.name == provider.action
 
 
-async def test_a_plain_send_makes_one_effect_and_its_look_finds_it(rig: "StripeRig") -> None:
+async def test_a_plain_send_makes_one_effect_and_its_look_finds_it(rig: StripeRig) -> None:
     operation = rig.operation()
     began = rig.world.now()
     seen = await rig.send(operation)
@@ -45,7 +43,7 @@ async def test_a_plain_send_makes_one_effect_and_its_look_finds_it(rig: "StripeR
     assert len(rig.writes(operation)) == 1
 
 
-async def test_a_repeat_has_no_second_effect_and_keeps_the_receipt(rig: "StripeRig") -> None:
+async def test_a_repeat_has_no_second_effect_and_keeps_the_receipt(rig: StripeRig) -> None:
     operation = rig.operation()
     first, second = await rig.send(operation), await rig.send(operation)
     assert first.receipt == second.receipt and second.detail["replayed"]
@@ -55,7 +53,7 @@ async def test_a_repeat_has_no_second_effect_and_keeps_the_receipt(rig: "StripeR
     assert len({line.body_sha256 for line in rig.writes(operation)}) == 1
 
 
-async def test_every_fault_is_judged_as_the_journal_does(rig: "StripeRig") -> None:
+async def test_every_fault_is_judged_as_the_journal_does(rig: StripeRig) -> None:
     """One send per fault, all at once: outcome, hint, effects, and exactly one arrival.
 
     Call a timeout or a 5xx `refused` in `classify`, or let the SDK retry, to see it red.
@@ -83,7 +81,7 @@ async def test_every_fault_is_judged_as_the_journal_does(rig: "StripeRig") -> No
     assert [line for lines in found for line in lines] == []
 
 
-async def test_after_every_fault_a_repeat_or_a_look_settles_on_one_effect(rig: "StripeRig") -> None:
+async def test_after_every_fault_a_repeat_or_a_look_settles_on_one_effect(rig: StripeRig) -> None:
     """Nothing that any fault leaves behind makes a second effect, except a provider that executes twice by itself."""
     contract = rig.brief_contract()
 
@@ -109,14 +107,14 @@ async def test_after_every_fault_a_repeat_or_a_look_settles_on_one_effect(rig: "
     assert [line for lines in found for line in lines] == []
 
 
-async def test_a_no_of_the_guard_arrives_nowhere(rig: "StripeRig") -> None:
+async def test_a_no_of_the_guard_arrives_nowhere(rig: StripeRig) -> None:
     operation = rig.operation()
     seen = await rig.send(operation, allowed=False)
     assert (seen.outcome, seen.hint) == (Outcome.NO_EFFECT, Hint.NOT_SENT)
     assert rig.writes(operation) == [] and rig.effects(operation) == []
 
 
-async def test_the_same_key_at_the_same_time_has_one_effect(rig: "StripeRig") -> None:
+async def test_the_same_key_at_the_same_time_has_one_effect(rig: StripeRig) -> None:
     """The second of two workers is told `busy` (or replayed), never refused."""
     operation = rig.operation()
     rig.world.fault("slow", operation_id=str(operation.operation_id))
@@ -130,7 +128,7 @@ async def test_the_same_key_at_the_same_time_has_one_effect(rig: "StripeRig") ->
     assert len(rig.effects(operation)) == 1
 
 
-async def test_a_provider_that_is_gone_was_not_reached(rig: "StripeRig") -> None:
+async def test_a_provider_that_is_gone_was_not_reached(rig: StripeRig) -> None:
     """Connection refused is proof that nothing was sent; a look that cannot be made is not complete."""
     operation = rig.operation()
     rig.process.kill()

@@ -149,9 +149,9 @@ def test_the_link_shows_account_mode_and_payment(operation_of: OperationOf) -> N
 
 def test_the_registry_knows_its_actions() -> None:
     registry = default_registry()
-    assert [provider.action for provider in registry] == ["stripe.refund"] and len(registry) == 1
+    assert [provider.action for provider in registry] == ["refund"] and len(registry) == 1
     with pytest.raises(Refused) as caught:
-        registry.for_action("stripe.payout")
+        registry.for_action("payout")
     assert (caught.value.rule, caught.value.field) == ("unknown_action", "action")
     with pytest.raises(Broken):
         Registry([StripeRefunds(), StripeRefunds()])

@@ -4,85 +4,16 @@ Each raw server records the bytes that arrived; they are the judge.
 """
 
 import asyncio
-import json
-import warnings
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from devstack.ports import free_port
-from ledger.contract import Contract
 from ledger.errors import Broken, Unavailable
-from ledger.model import Hint, Operation, Outcome, Standing
-from providers.port import Classified, Credential
-from providers.stripe_refunds import CONTRACT, StripeRefunds
+from ledger.model import Hint, Outcome
+from tests.providers.raw_stripe import OperationOf, Serve, answering, http, read_request, recording, refund_of, send
 
 pytestmark = pytest.mark.asyncio
-OperationOf = Callable[..., Operation]
-Serve = Callable[..., AbstractAsyncContextManager[Any]]
-SECRET = "sk_test_sesame12345"  # noqa: S105
-CREDENTIAL = Credential("acct_1", False, SECRET)
-
-
-def within(seconds: float) -> Contract:
-    return CONTRACT.model_copy(update={"timing": CONTRACT.timing.model_copy(update={"call_deadline": seconds})})
-
-
-async def send(
-    base_url: str,
-    operation: Operation,
-    *,
-    guard: Any = None,
-    seconds: float = 5.0,
-    credential: Credential = CREDENTIAL,
-    after_write: Callable[[], None] = lambda: None,
-) -> Classified:
-    async def yes() -> bool:
-        return True
-
-    adapter = StripeRefunds(base_url)
-    request = adapter.build_request(operation)
-    return await adapter.send(credential, operation, request, within(seconds), guard or yes, after_write)
-
-
-def refund_of(operation: Operation, **changes: Any) -> dict[str, Any]:
-    return {
-        "id": "re_1", "object": "refund", "amount": operation.amount_minor, "currency": operation.currency,
-        "payment_intent": operation.target, "status": "succeeded", "created": 1_767_225_600,
-        "metadata": {"operation_id": str(operation.operation_id)},
-    } | changes  # fmt: skip
-
-
-async def read_request(reader: asyncio.StreamReader, raw: Any) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    raw.seen += head
-    length = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
-    body = await reader.readexactly(int(length[0].split(b":")[1])) if length else b""
-    raw.seen += body
-    return head + body
-
-
-def http(status: int, body: Any, *headers: str) -> bytes:
-    raw = json.dumps(body).encode()
-    lines = [f"HTTP/1.1 {status} X", f"content-length: {len(raw)}", "content-type: application/json", *headers]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + raw
-
-
-def answering(*answers: bytes) -> Any:
-    """One connection after the other gets the next answer, and the last one for ever."""
-
-    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, raw: Any) -> None:
-        await read_request(reader, raw)
-        writer.write(answers[min(raw.connections, len(answers)) - 1])
-        await writer.drain()
-
-    return reply
-
-
-async def recording(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, raw: Any) -> None:
-    raw.seen += await reader.read()
 
 
 async def test_a_guard_that_says_no_leaves_the_wire_empty(operation_of: OperationOf, serve: Serve) -> None:
@@ -243,7 +174,7 @@ async def test_the_caller_s_cancellation_passes_through(operation_of: OperationO
 
 
 async def test_one_send_is_one_request_on_a_connection_of_its_own(operation_of: OperationOf, serve: Serve) -> None:
-    """Set max_network_retries to 2 and the second request is Broken; drop `_guarded_once` too and it arrives."""
+    """Allow retries, let `sleep_async` sleep, drop `_guarded_once`: only all three together send a second time."""
     operation = operation_of()
     retry = http(503, {"error": {"type": "api_error", "message": "x"}}, "Stripe-Should-Retry: true", "Request-Id: r")
     async with serve(answering(retry)) as raw:
@@ -252,6 +183,36 @@ async def test_one_send_is_one_request_on_a_connection_of_its_own(operation_of: 
         assert seen.hint is Hint.STORED_ERROR
         await send(raw.base_url, operation)
         assert raw.connections == 2
+
+
+async def test_even_an_sdk_that_wants_to_retry_sends_once_and_keeps_its_answer(
+    operation_of: OperationOf, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drop `sleep_async` of the wire, or the refusal of a second request, and this goes red."""
+    monkeypatch.setattr("stripe.HTTPClient._should_retry", lambda *_: True)
+    operation = operation_of()
+    async with serve(answering(http(200, refund_of(operation)))) as raw:
+        seen = await send(raw.base_url, operation)
+        assert (raw.connections, seen.outcome) == (1, Outcome.APPLIED)
+
+
+@pytest.mark.parametrize("broken_at", [b"POST", b"amount="], ids=["headers", "body"])
+async def test_a_write_that_breaks_is_told_and_unknown(
+    broken_at: bytes, operation_of: OperationOf, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take an event out of _WRITE_ENDED, and nobody reads the clock after a write that broke."""
+    transport = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+    original, written = transport.write, []
+
+    def write(self: Any, content: bytes) -> None:
+        if content.startswith(broken_at):
+            raise RuntimeError("broken")
+        original(self, content)
+
+    monkeypatch.setattr(transport, "write", write)
+    async with serve(recording) as raw:
+        seen = await send(raw.base_url, operation_of(), after_write=lambda: written.append(1))
+    assert (seen.outcome, seen.hint, written) == (Outcome.UNKNOWN, Hint.LOST, [1])
 
 
 async def test_a_server_that_closes_on_us_gets_no_second_request(operation_of: OperationOf, serve: Serve) -> None:
@@ -271,100 +232,6 @@ async def test_a_redirect_is_not_followed(operation_of: OperationOf, serve: Serv
     async with serve(answering(b"HTTP/1.1 307 X\r\nlocation: /v1/elsewhere\r\ncontent-length: 0\r\n\r\n")) as raw:
         seen = await send(raw.base_url, operation_of())
         assert (raw.connections, seen.hint) == (1, Hint.UNREADABLE)
-
-
-async def test_a_notice_is_no_reason_to_lose_an_answer(operation_of: OperationOf, serve: Serve) -> None:
-    """The SDK warns about this header before it parses: keep the header and, under -W error, the call ends early."""
-    operation = operation_of()
-    notice = http(200, refund_of(operation), "Stripe-Notice: please upgrade")
-    async with serve(answering(notice)) as raw:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            seen = await send(raw.base_url, operation)
-    assert (seen.outcome, "ended" in seen.detail) == (Outcome.APPLIED, False)
-
-
-async def test_the_secret_never_leaves_in_an_answer(operation_of: OperationOf, serve: Serve) -> None:
-    """Take the replacement out of `_Wire.answer` and an echo of the key ends in the ledger."""
-    echo = {"error": {"type": "invalid_request_error", "message": f"Invalid API Key provided: {SECRET}"}}
-    async with serve(answering(http(401, echo, f"Request-Id: {SECRET}"))) as raw:
-        seen = await send(raw.base_url, operation_of())
-        assert f"Bearer {SECRET}".encode() in raw.seen
-    assert seen.outcome is Outcome.NO_EFFECT
-    assert "sesame" not in repr(seen) and "sesame" not in repr(CREDENTIAL)
-
-
-@pytest.mark.parametrize("secret", ["", "sk_test_x\n", "sk test"])
-async def test_a_secret_that_no_header_can_carry_is_broken(secret: str, operation_of: OperationOf) -> None:
-    with pytest.raises(Broken):
-        await send("http://127.0.0.1:9", operation_of(), credential=Credential("acct_1", False, secret))
-
-
-async def test_headers_say_key_version_and_account_only_when_connected(operation_of: OperationOf, serve: Serve) -> None:
-    operation = operation_of()
-    async with serve(answering(http(200, refund_of(operation)))) as raw:
-        await send(raw.base_url, operation)
-        plain = bytes(raw.seen).lower()
-        await send(raw.base_url, operation, credential=Credential("acct_1", False, SECRET, connected=True))
-        connected = bytes(raw.seen).lower()[len(plain) :]
-    assert f"idempotency-key: {operation.idempotency_key}".encode() in plain
-    assert b"stripe-version: 2026-10-28.endive" in plain
-    assert b"stripe-account" not in plain and b"stripe-account: acct_1" in connected
-    assert b"telemetry" not in plain
-
-
-async def test_the_frozen_version_and_parameters_are_what_is_sent(operation_of: OperationOf, serve: Serve) -> None:
-    """A repeat after an upgrade sends the version of then, and equal bytes whatever order a database gave back."""
-    operation = operation_of()
-    adapter = StripeRefunds()
-    request = adapter.build_request(operation)
-
-    async def yes() -> bool:
-        return True
-
-    bodies = []
-    for parameters in (request.parameters, dict(reversed(request.parameters.items()))):
-        async with serve(answering(http(200, refund_of(operation)))) as raw:
-            old = type(request)(request.operation, parameters, request.idempotency_key, request.account, "2020-08-27")
-            await StripeRefunds(raw.base_url).send(CREDENTIAL, operation, old, CONTRACT, yes, lambda: None)
-            head, _, body = bytes(raw.seen).partition(b"\r\n\r\n")
-            assert b"2020-08-27" in head
-            bodies.append(body)
-    assert bodies[0] == bodies[1] and b"amount=1000" in bodies[0]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"amount": 999}, {"payment_intent": "pi_2"}, {"metadata": {}}, {"amount": None}],
-    ids=["amount", "payment", "marker", "no amount"],
-)
-async def test_a_frozen_request_of_something_else_is_never_sent(
-    change: dict[str, Any], operation_of: OperationOf, serve: Serve
-) -> None:
-    """Remove `_check_frozen` and a changed row moves other money than a person approved."""
-    operation = operation_of()
-    request = StripeRefunds().build_request(operation)
-    other = type(request)(
-        request.operation, request.parameters | change, request.idempotency_key, request.account, request.api_version
-    )
-
-    async def yes() -> bool:
-        return True
-
-    async with serve(recording) as raw:
-        with pytest.raises(Broken):
-            await StripeRefunds(raw.base_url).send(CREDENTIAL, operation, other, CONTRACT, yes, lambda: None)
-        assert raw.connections == 0
-
-
-@pytest.mark.parametrize("credential", [Credential("acct_2", False, SECRET), Credential("acct_1", True, SECRET)])
-async def test_a_credential_of_another_account_or_mode_sends_nothing(
-    credential: Credential, operation_of: OperationOf, serve: Serve
-) -> None:
-    async with serve(recording) as raw:
-        with pytest.raises(Broken):
-            await send(raw.base_url, operation_of(), credential=credential)
-        assert raw.connections == 0
 
 
 async def test_many_sends_at_once_keep_their_own_guards(operation_of: OperationOf, serve: Serve) -> None:
@@ -390,30 +257,6 @@ async def test_many_sends_at_once_keep_their_own_guards(operation_of: OperationO
     for number, got in enumerate(seen):
         expected = f"re_{number}" if number % 2 == 0 else None
         assert got.receipt == expected
-
-
-@pytest.mark.parametrize(
-    ("again", "standing", "read_again"),
-    [
-        ({"status": "succeeded"}, Standing.GOOD, True),
-        ({"status": "failed"}, Standing.VOID, True),
-        ({"status": "paused"}, Standing.PENDING, False),
-        ({"amount": 1}, Standing.PENDING, False),
-        (None, Standing.PENDING, False),
-    ],
-)
-async def test_a_replay_tells_the_past(
-    again: dict[str, Any] | None, standing: Standing, read_again: bool, operation_of: OperationOf, serve: Serve
-) -> None:
-    """Take `_as_of_now` out of `send`: a refund that failed since is called good."""
-    operation = operation_of()
-    replay = http(200, refund_of(operation), "Idempotent-Replayed: true")
-    later = http(200, refund_of(operation, **again)) if again is not None else http(404, {"error": {}})
-    async with serve(answering(replay, later)) as raw:
-        seen = await send(raw.base_url, operation)
-        assert raw.connections == 2 and b"GET /v1/refunds/re_1" in raw.seen
-    assert (seen.outcome, seen.receipt, seen.standing) == (Outcome.APPLIED, "re_1", standing)
-    assert seen.detail["read_again"] is read_again
 
 
 async def test_an_endless_body_is_cut(operation_of: OperationOf, serve: Serve) -> None:

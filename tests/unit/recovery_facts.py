@@ -1,4 +1,4 @@
-"""Builders for the tests of `ledger.recovery`: contracts of every shape, attempts and looks at seconds after the first claim.
+"""Builders for the tests of `ledger.recovery`: contracts of every shape, attempts and looks by seconds after the claim.
 
 With these contracts (S 10, D 30, slack 5, processing 120, settling 60, key 3600 less 300) and one attempt claimed at 0:
 lease over at 45, answered at 40, back-off over at 42, quiet at 160, settled at 220, key window closed at 3140.
