@@ -1,6 +1,400 @@
-"""The command line; see `effects --help`."""
+"""The command line `effects`: everything that talks to Temporal, and read-only views of the ledger.
+
+Wiring only: names, options and help. The bodies stand in `commands/` and are imported by the command that is run, so that
+`--help` is quick.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from commands import options
+from commands.exits import Exit, Misuse, table
+from commands.voice import run, tell_error
+
+EPILOG = "\b\nExit codes:\n" + table()
+
+app = typer.Typer(
+    name="effects",
+    help="One durable, approved, provable effect on an outside system: propose it, sign it, see what became of it.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+propose = typer.Typer(help="Ask for an effect, signed with a granted key.", no_args_is_help=True, rich_markup_mode=None)
+keys = typer.Typer(help="Private keys: make, try, show.", no_args_is_help=True, rich_markup_mode=None)
+config = typer.Typer(help="Who may ask, who may permit, where it goes.", no_args_is_help=True, rich_markup_mode=None)
+clock = typer.Typer(help="The movable clock of a dev stack.", no_args_is_help=True, rich_markup_mode=None)
+explain = typer.Typer(help="What recovery would do, without any server.", no_args_is_help=True, rich_markup_mode=None)
+for group, name in ((propose, "propose"), (explain, "explain"), (keys, "keys"), (config, "config"), (clock, "clock")):
+    app.add_typer(group, name=name)
 
 
-def main() -> int:
-    """Not yet."""
-    return 0
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = app(given, prog_name="effects", standalone_mode=False)
+    except TyperException as error:
+        if "--json" in given:
+            return tell_error(Misuse(error.format_message()), True)
+        show = getattr(error, "show", None)
+        print(error.format_message(), file=sys.stderr) if show is None else show()
+        return int(Exit.MISUSED)
+    except typer.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+@propose.command("refund")
+def propose_refund(
+    payment: Annotated[str, options.arg("pi_… or ch_… of the payment to give back.")],
+    amount: Annotated[str, options.opt("Like 15.00: all decimals of the currency, or none.")],
+    currency: Annotated[str, options.opt("Three lower-case letters.")],
+    key: Annotated[str, options.opt("Business key: the name of this one intent.")],
+    requested_by: Annotated[str, options.opt("The human for whom it is asked.")],
+    tenant: Annotated[str, options.opt("The tenant; the key's own if left out.")] = "",
+    actor: Annotated[str, options.opt("In whose name; the key's only actor if left out.")] = "",
+    evidence: Annotated[list[str] | None, options.opt("kind=reference, like ticket=T-77; repeatable.")] = None,
+    distinct_from: Annotated[
+        list[str] | None, options.opt("An operation or receipt that looks the same and is not; repeatable.")
+    ] = None,
+    reason: Annotated[str, options.opt("duplicate or requested_by_customer.")] = "",
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    wait: Annotated[float | None, options.opt("Seconds to wait until it is settled.", min=0)] = None,
+    fault: Annotated[str, options.opt("Dev stack only: break this one, like lost-answer.")] = "",
+    as_json: options.Json = False,
+) -> int:
+    """Propose a refund. The same command again with the same key is the poll: it never makes a second one."""
+    from commands.propose import Wanted, refund
+
+    wanted = Wanted(
+        target=payment,
+        amount=amount,
+        currency=currency,
+        business_key=key,
+        requested_by=requested_by,
+        tenant=tenant,
+        actor=actor,
+        reason=reason,
+        evidence=evidence or [],
+        distinct_from=distinct_from or [],
+    )
+    return run(as_json, lambda voice: refund(voice, wanted, who, key_file, wait, fault))
+
+
+@app.command()
+def inbox(as_json: options.Json = False) -> int:
+    """What waits for approval, oldest first."""
+    from commands.sheets import inbox
+
+    return run(as_json, inbox)
+
+
+@app.command()
+def sheet(
+    operation: options.OperationName,
+    raw: Annotated[bool, options.opt("Write the exact bytes, and nothing else.", "--raw")] = False,
+    as_json: options.Json = False,
+) -> int:
+    """What an approver signs: read by us and claimed by the agent set apart, the fingerprint recomputed here."""
+    from commands.sheets import show
+
+    return run(as_json, lambda voice: show(voice, operation, raw=raw))
+
+
+@app.command()
+def approve(
+    operation: options.OperationName,
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> int:
+    """Read the latest sheet, sign that it may be sent, and hear whether that counts."""
+    from commands.decide import on_a_sheet
+    from ledger.statement import StatementType
+
+    return run(as_json, lambda v: on_a_sheet(v, operation, who, key_file, StatementType.APPROVAL, reason, yes=yes))
+
+
+@app.command()
+def decline(
+    operation: options.OperationName,
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> int:
+    """Read the latest sheet and sign that it must not be sent."""
+    from commands.decide import on_a_sheet
+    from ledger.statement import StatementType
+
+    return run(as_json, lambda v: on_a_sheet(v, operation, who, key_file, StatementType.DECLINE, reason, yes=yes))
+
+
+@app.command()
+def withdraw(
+    operation: options.OperationName,
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    reason: options.Reason = "",
+    wait: options.Wait = 15,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> int:
+    """Sign that it is no longer wanted. Before the first send this ends it; later nothing can be recalled."""
+    from commands.decide import withdraw
+
+    return run(as_json, lambda v: withdraw(v, operation, who, key_file, reason, wait, yes=yes))
+
+
+@app.command()
+def show(operation: options.OperationName, as_json: options.Json = False) -> int:
+    """Where it stands: who must act, schedule, attempts, receipt, link to the provider."""
+    from commands.show import show
+
+    return run(as_json, lambda voice: show(voice, operation))
+
+
+@app.command()
+def trail(operation: options.OperationName, as_json: options.Json = False) -> int:
+    """Everything that happened to it, in sentences: when, what, who."""
+    from commands.show import trail
+
+    return run(as_json, lambda voice: trail(voice, operation))
+
+
+@app.command()
+def review(
+    operation: Annotated[str, options.arg("One of them; all if left out.")] = "",
+    as_json: options.Json = False,
+) -> int:
+    """What people must settle, oldest first; for one of them the evidence and the commands that settle it."""
+    from commands.review import review
+
+    return run(as_json, lambda voice: review(voice, operation))
+
+
+@app.command()
+def resolve(
+    operation: options.OperationName,
+    evidence: Annotated[str, options.opt("What it rests on, in words and references.")] = "",
+    happened: Annotated[str, options.opt("It exists, under this id.", metavar="RECEIPT")] = "",
+    did_not_happen: Annotated[bool, options.opt("It does not exist and will not.", "--did-not-happen")] = False,
+    undetermined: Annotated[bool, options.opt("Nobody can find out.", "--undetermined")] = False,
+    look_again: Annotated[bool, options.opt("What is there changed: look at the provider.", "--look-again")] = False,
+    foreign: Annotated[list[str] | None, options.opt("A receipt that looks like ours and is not; repeatable.")] = None,
+    seen: Annotated[int, options.opt("The last event you read; `effects review` prints it.", min=0)] = 0,
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    wait: options.Wait = 60,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> int:
+    """Sign how an operation in review ended, on the evidence that you read."""
+    from commands.review import Said, resolve
+
+    said = Said(happened, did_not_happen, undetermined, look_again, evidence, tuple(foreign or ()), seen)
+    return run(as_json, lambda v: resolve(v, operation, said, who, key_file, wait, yes=yes))
+
+
+@app.command()
+def look(operation: options.OperationName, wait: options.Wait = 15, as_json: options.Json = False) -> int:
+    """Wake its workflow, or start it again from the ledger, so that it reads clock, ledger and provider now."""
+    from commands.review import look
+
+    return run(as_json, lambda voice: look(voice, operation, wait))
+
+
+@app.command()
+def hold(
+    scope: Annotated[str, options.arg("all, tenant:NAME, provider:NAME or operation:NAME.")],
+    reason: options.Reason,
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> int:
+    """Stop sending in a scope; one operator suffices."""
+    from commands.holding import sign_about
+    from ledger.statement import StatementType
+
+    return run(as_json, lambda v: sign_about(v, scope, StatementType.HOLD, reason, who, key_file, yes=yes))
+
+
+@app.command()
+def release(
+    scope: Annotated[str, options.arg("The scope as it was held.")],
+    reason: options.Reason,
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> int:
+    """Let sending in a scope go on; it takes two operators."""
+    from commands.holding import sign_about
+    from ledger.statement import StatementType
+
+    return run(as_json, lambda v: sign_about(v, scope, StatementType.RELEASE, reason, who, key_file, yes=yes))
+
+
+@app.command()
+def holds(as_json: options.Json = False) -> int:
+    """What is held, since when, by whom and why."""
+    from commands.holding import current
+
+    return run(as_json, current)
+
+
+@explain.command("refund")
+def explain_refund(
+    lost_answer: Annotated[bool, options.opt("The answer was lost.", "--lost-answer")] = False,
+    stored_error: Annotated[bool, options.opt("A 5xx, stored for our key.", "--stored-error")] = False,
+    busy: Annotated[bool, options.opt("An earlier request still ran.", "--busy")] = False,
+    misused: Annotated[bool, options.opt("The key was used for something else.", "--misused")] = False,
+    unreadable: Annotated[bool, options.opt("The answer could not be parsed.", "--unreadable")] = False,
+    mismatch: Annotated[bool, options.opt("The answer was about another effect.", "--mismatch")] = False,
+    refused: Annotated[bool, options.opt("A definite no.", "--refused")] = False,
+    no_effect: Annotated[bool, options.opt("Proved not executed, like a 429.", "--no-effect")] = False,
+    not_sent: Annotated[bool, options.opt("The send guard stopped it.", "--not-sent")] = False,
+    applied: Annotated[bool, options.opt("The effect was confirmed.", "--applied")] = False,
+    open_: Annotated[bool, options.opt("The worker died: nothing was recorded.", "--open")] = False,
+    at: Annotated[str, options.opt("The step at this time after the claim, like +25h.")] = "",
+    review_after: Annotated[str, options.opt("When a person is told; the policy says.")] = "4h",
+    held: Annotated[bool, options.opt("While sending is held.", "--held")] = False,
+    revoked: Annotated[bool, options.opt("While an authority is revoked.", "--revoked")] = False,
+    as_json: options.Json = False,
+) -> int:
+    """The schedule after one attempt that ended so, the step at every turning point, and the contract with its sources."""
+    from commands.explain import ENDINGS, explain
+
+    said = (
+        lost_answer,
+        stored_error,
+        busy,
+        misused,
+        unreadable,
+        mismatch,
+        refused,
+        no_effect,
+        not_sent,
+        applied,
+        open_,
+    )
+    chosen = [ending for ending, given in zip(ENDINGS, said, strict=True) if given]
+    return run(as_json, lambda v: explain(v, "refund", chosen, at, review_after, held=held, revoked=revoked))
+
+
+@keys.command("new")
+def keys_new(
+    name: Annotated[str, options.arg("Whose key: a person or a service.")],
+    folder: Annotated[Path | None, options.opt("Instead of EFFECTS_KEYS_DIR.", "--dir")] = None,
+    as_json: options.Json = False,
+) -> int:
+    """Make an Ed25519 key, encrypted with a passphrase, and print its public half to paste."""
+    from commands.keys import new
+
+    return run(as_json, lambda voice: new(voice, name, folder))
+
+
+@keys.command("test")
+def keys_test(who: options.As = "", key_file: options.KeyFile = None, as_json: options.Json = False) -> int:
+    """Sign a dummy and verify it with the configuration in force."""
+    from commands.keys import test
+
+    return run(as_json, lambda voice: test(voice, who, key_file))
+
+
+@keys.command("show")
+def keys_show(who: options.As = "", key_file: options.KeyFile = None, as_json: options.Json = False) -> int:
+    """The public half of one key, or every key that the configuration in force names."""
+    from commands.keys import show
+
+    return run(as_json, lambda voice: show(voice, who, key_file))
+
+
+@config.command("check")
+def config_check(folder: options.ConfigFolder = Path("config"), as_json: options.Json = False) -> int:
+    """Whether the files fit together; needs no server."""
+    from commands.configuring import check
+
+    return run(as_json, lambda voice: check(voice, folder))
+
+
+@config.command("diff")
+def config_diff(folder: options.ConfigFolder = Path("config"), as_json: options.Json = False) -> int:
+    """What the files would change, and what that would do to waiting operations."""
+    from commands.configuring import compare
+
+    return run(as_json, lambda voice: compare(voice, folder))
+
+
+@config.command("apply")
+def config_apply(
+    by: Annotated[str, options.opt("Who applies it; told in the trail.")],
+    folder: options.ConfigFolder = Path("config"),
+    yes: Annotated[bool, options.opt("Even if it touches waiting operations.", "--yes")] = False,
+    as_json: options.Json = False,
+) -> int:
+    """Make the files the configuration in force (owner's DSN)."""
+    from commands.configuring import apply
+
+    return run(as_json, lambda voice: apply(voice, folder, by, yes=yes))
+
+
+@app.command()
+def migrate(
+    check: Annotated[bool, options.opt("Only tell whether the schema is this code's.", "--check")] = False,
+    test_clock: Annotated[bool, options.opt("Dev stack only: a movable clock.", "--test-clock")] = False,
+    as_json: options.Json = False,
+) -> int:
+    """Bring the ledger's database to this code's schema (owner's DSN)."""
+    from commands.upkeep import migrate
+
+    return run(as_json, lambda voice: migrate(voice, check=check, test_clock=test_clock))
+
+
+@app.command()
+def verify(as_json: options.Json = False) -> int:
+    """Recompute hash chains, states, fingerprints and signatures; name every row that differs."""
+    from commands.upkeep import verify
+
+    return run(as_json, verify)
+
+
+@clock.command("advance")
+def clock_advance(by: Annotated[str, options.arg("Like +25h.")], as_json: options.Json = False) -> int:
+    """Dev stack only: move the ledger's clock and the stand-in's, and wake what is open."""
+    from commands.upkeep import advance
+
+    return run(as_json, lambda voice: advance(voice, by))
+
+
+@app.command()
+def demo(all_scenarios: Annotated[bool, options.opt("Every scenario.", "--all")] = False) -> int:
+    """Run the main job on an embedded stack, judged by the stand-in's own journal."""
+    from commands.staging import demo
+
+    return demo(all_scenarios=all_scenarios)
+
+
+@app.command()
+def up() -> int:
+    """Start the stack and leave it running until Ctrl-C."""
+    from commands.staging import up
+
+    return up()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

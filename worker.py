@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import structlog
@@ -77,6 +77,7 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
             worker=f"{socket.gethostname()}/{os.getpid()}",
             timing=settings.timing(),
             seam=seam(settings.seam if settings.dev else ""),
+            wake=waker(client),
         )
         async with create_worker(client, ports, settings) as worker:
             yield worker
@@ -84,9 +85,19 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
         await ledger.close()
 
 
+def waker(client: Client) -> Callable[[str], Awaitable[None]]:
+    """Tells an operation's workflow to look now; one that is gone needs no waking, and its next start reads the ledger."""
+
+    async def wake(workflow_id: str) -> None:
+        with suppress(RPCError):
+            await client.get_workflow_handle(workflow_id).signal("look_now")
+
+    return wake
+
+
 def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
     """The configured worker: all workflows, all activities, one task queue."""
-    propose = Propose(ports)
+    propose, reconcile = Propose(ports), Reconcile(ports)
     return Worker(
         client,
         task_queue=settings.task_queue,
@@ -96,7 +107,8 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
             propose.judge,
             Approve(ports).record,
             Dispatch(ports).dispatch,
-            Reconcile(ports).reconcile,
+            reconcile.reconcile,
+            reconcile.read,
             Resolve(ports).resolve,
             Hold(ports).hold,
         ],

@@ -8,10 +8,9 @@ from temporalio import activity
 
 from activities import acceptance
 from activities.errors import translated
-from activities.messages import Message, MessageKind, Next, Progress
+from activities.messages import Message, MessageKind, Progress
 from activities.ports import Ports
 from activities.progress import tell
-from activities.settle import elsewhere
 from ledger import policy
 from ledger.errors import Refused
 from ledger.model import Operation, Outcome
@@ -42,7 +41,7 @@ class Approve:
                 operation = await operations.lock(conn, operation_id, known_events=message.known_events)
                 at = await now(conn)
                 if message.kind is MessageKind.JUNK:
-                    progress = await elsewhere(conn, await acceptance.refuse_junk(conn, operation, message))
+                    progress = await tell(conn, await acceptance.refuse_junk(conn, operation, message))
                     return progress.model_copy(update={"refused_rule": "junk", "message": message.problem})
                 if message.kind is MessageKind.CANCEL:
                     return await self._withdraw(conn, operation, at, {"by": "the workflow was cancelled"})
@@ -68,24 +67,27 @@ class Approve:
             operation, _ = await acceptance.keep(conn, operation, signed, at)
             if claims.typ is StatementType.WITHDRAWAL:
                 return await self._withdraw(conn, operation, at, {"by": signed.verified.person})
-            # Whether it is enough is judged next, under the target lock and with the target read anew.
-            return await elsewhere(conn, operation)
+            if operation.state is State.AWAITING_APPROVAL:
+                # Whether it is enough is judged next, under the target lock and with the target read anew.
+                now_judge = replace(operation, next_step="judge", next_step_at=at)
+                operation = await operations.note(conn, operation, now_judge)
+            return await tell(conn, operation)
 
     async def _withdraw(self, conn: Connection, operation: Operation, at: datetime, body: dict[str, str]) -> Progress:
         """Before the first send this ends the operation; later nothing can be recalled, and settling goes on."""
         every = await attempts.read_attempts(conn, operation.operation_id)
         unsent = all(a.outcome is Outcome.NO_EFFECT for a in every)
         if operation.state not in BEFORE_FIRST_SEND or not unsent:
-            return await elsewhere(conn, operation)
+            return await tell(conn, operation)
         after = replace(operation, state=State.BLOCKED, reason=BlockReason.WITHDRAWN, next_step="", next_step_at=None)
         edge = _BLOCK_EDGE[operation.state]
-        return await tell(conn, await operations.move(conn, operation, after, edge, at, dict(body)), Next.DONE, 0.0)
+        return await tell(conn, await operations.move(conn, operation, after, edge, at, dict(body)))
 
     async def _refuse(self, operation_id: UUID, message: Message, refused: Refused) -> Progress:
         async with self._ports.ledger.transaction() as conn:
             operation = await operations.lock(conn, operation_id)
             operation = await acceptance.refuse(conn, operation, message, refused)
-            progress = await elsewhere(conn, operation)
+            progress = await tell(conn, operation)
             return progress.model_copy(
                 update={"refused_rule": refused.rule, "field": refused.field, "message": str(refused)}
             )

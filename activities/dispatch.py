@@ -1,7 +1,7 @@
 """Dispatch: claim, send once, write down what came back. Claim, guard and send are one activity; a retry inherits nothing."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,10 +11,10 @@ from temporalio import activity
 
 from activities.errors import heartbeating, translated
 from activities.judgement import Reading, first_send_refusal, read_target
-from activities.messages import Next, OperationRef, Progress
+from activities.messages import OperationRef, Progress
 from activities.ports import Ports, boottime
 from activities.progress import tell
-from activities.settle import authority_gone, elsewhere, evidence, settle
+from activities.settle import authority_gone, evidence, settle
 from ledger import recovery
 from ledger.contract import Contract
 from ledger.errors import Refused, Unavailable
@@ -67,22 +67,25 @@ class Dispatch:
             if isinstance(claim, Progress):
                 return claim
             self._ports.seam("claimed")
-            if claim.found:
-                # The first send was preceded by a look: what it would do is done (a ledger restored from an old backup).
-                return await self._record(claim, _found_before_send(claim), Wire())
-            wire = Wire()
-            classified = await self._send(claim, wire)
-            self._ports.seam("answered")
-            progress = await self._record(claim, classified, wire)
-            self._ports.seam("recorded")
-            return progress
+            return await _to_its_end(self._send_and_record(claim))
+
+    async def _send_and_record(self, claim: Claim) -> Progress:
+        if claim.found:
+            # The first send was preceded by a look: what it would do is done (a ledger restored from an old backup).
+            return await self._record(claim, _found_before_send(claim), Wire())
+        wire = Wire()
+        classified = await self._send(claim, wire)
+        self._ports.seam("answered")
+        progress = await self._record(claim, classified, wire)
+        self._ports.seam("recorded")
+        return progress
 
     async def _claim(self, ref: OperationRef) -> Claim | Progress:
         operation_id = UUID(ref.operation_id)
         async with self._ports.ledger.transaction() as conn:
             operation = await operations.lock(conn, operation_id, known_events=ref.known_events)
             if operation.state not in (State.APPROVED, State.UNKNOWN):
-                return await elsewhere(conn, operation)
+                return await tell(conn, operation)
         reading = await read_target(self._ports, operation) if operation.state is State.APPROVED else None
         stamp = boottime()
         async with self._ports.ledger.transaction() as conn:
@@ -92,7 +95,7 @@ class Dispatch:
                 return await self._first_claim(conn, locked, reading, stamp)
             if locked.state is State.UNKNOWN:
                 return await self._repeat_claim(conn, locked, stamp)
-            return await elsewhere(conn, locked)
+            return await tell(conn, locked)
 
     async def _first_claim(
         self, conn: Connection, operation: Operation, reading: Reading, stamp: float
@@ -106,10 +109,9 @@ class Dispatch:
         refusal = await first_send_refusal(conn, document, operation, reading, at)
         if refusal is not None:
             edge, state = (9, State.AWAITING_APPROVAL) if refusal.ask_again else (8, State.BLOCKED)
-            after = replace(operation, state=state, reason=refusal.reason, next_step="", next_step_at=None)
-            moved = await operations.move(conn, operation, after, edge, at, refusal.body())
-            following = Next.JUDGE if refusal.ask_again else Next.DONE
-            return await tell(conn, moved, following, 0.0)
+            step, due = ("judge", at) if refusal.ask_again else ("", None)
+            after = replace(operation, state=state, reason=refusal.reason, next_step=step, next_step_at=due)
+            return await tell(conn, await operations.move(conn, operation, after, edge, at, refusal.body()))
         if held:
             return await self._wait(conn, operation, HELD_PAUSE, "held", at)
         if not reading.preflight.complete or reading.credential is None:
@@ -218,21 +220,24 @@ class Dispatch:
         pause = 0.2
         while True:
             try:
-                return await self._record_once(claim, classified, wire)
+                progress, late = await self._record_once(claim, classified, wire)
             except Unavailable:
                 activity.logger.warning("the ledger does not answer; the answer of the provider waits in memory")
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
+                continue
+            if late:
+                # The workflow went on without this answer: it may settle now what it could not before.
+                await self._ports.wake(f"{claim.operation.tenant}/{claim.operation.business_key}")
+            return progress
 
-    async def _record_once(self, claim: Claim, classified: Classified, wire: Wire) -> Progress:
+    async def _record_once(self, claim: Claim, classified: Classified, wire: Wire) -> tuple[Progress, bool]:
+        """The progress, and whether the lease was lost meanwhile: then this is evidence, and moves nothing by itself."""
         async with self._ports.ledger.transaction() as conn:
             operation = await operations.lock(conn, claim.operation.operation_id)
             at = await now(conn)
             number = claim.operation.fence
             before = next(a for a in await attempts.read_attempts(conn, operation.operation_id) if a.number == number)
-            late = None
-            if wire.late_by > 0:
-                late = before.claimed_at + timedelta(seconds=claim.contract.timing.send_within + wire.late_by)
             answered = replace(
                 before,
                 outcome=classified.outcome,
@@ -241,19 +246,34 @@ class Dispatch:
                 receipt=classified.receipt,
                 standing=classified.standing,
                 answered_at=at,
-                late_send_at=late,
+                # The moment of the late byte is not known in ledger time; now is later, which is the safe side.
+                late_send_at=at if wire.late_by > 0 else None,
                 detail=classified.detail,
             )
             operation = await attempts.answer(conn, operation, answered)
             if operation.state is State.IN_FLIGHT and operation.fence == number:
                 _, progress = await settle(conn, self._ports, operation)
-                return progress
-            return await elsewhere(conn, operation)
+                return progress, False
+            return await tell(conn, operation), True
 
     async def _wait(self, conn: Connection, operation: Operation, seconds: float, why: str, at: datetime) -> Progress:
         after = replace(operation, next_step=f"dispatch ({why})", next_step_at=at + timedelta(seconds=seconds))
-        noted = await operations.note(conn, operation, after)
-        return await tell(conn, noted, Next.DISPATCH, seconds)
+        return await tell(conn, await operations.note(conn, operation, after))
+
+
+async def _to_its_end(sending: Coroutine[Any, Any, Progress]) -> Progress:
+    """Send and record even when Temporal gave this try up meanwhile, as after a stopped process: evidence is never dropped.
+
+    Only a worker that shuts down and has waited longer than any lease gives up; the attempt is then found open.
+    """
+    task = asyncio.ensure_future(sending)
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() or activity.is_worker_shutdown():
+                task.cancel()
+                raise
 
 
 def _found_before_send(claim: Claim) -> Classified:

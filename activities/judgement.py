@@ -2,12 +2,10 @@
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from activities.messages import Next, Progress
 from activities.ports import Ports
-from activities.progress import tell
 from ledger import policy
 from ledger.config import Document
 from ledger.errors import Refused
@@ -68,7 +66,7 @@ async def read_target(ports: Ports, operation: Operation) -> Reading:
     return Reading(preflight, credential, began_at, "" if preflight.complete else "provider unreadable")
 
 
-async def judge(conn: Connection, operation: Operation, reading: Reading) -> tuple[Operation, Progress]:
+async def judge(conn: Connection, operation: Operation, reading: Reading) -> Operation:
     """Edges 2 to 6 for a locked operation whose target is locked. Waits when the provider could not be read."""
     _, document = await configuration.in_force(conn)
     at = await now(conn)
@@ -76,7 +74,7 @@ async def judge(conn: Connection, operation: Operation, reading: Reading) -> tup
     if refusal is not None:
         return await _block(conn, operation, refusal, at)
     if not reading.preflight.complete:
-        return await _wait(conn, operation, UNREADABLE_PAUSE, reading.problem, at)
+        return await _wait(conn, operation, at + timedelta(seconds=UNREADABLE_PAUSE), reading.problem)
     verdict = await _verdict(conn, document, operation, reading.preflight, at)
     if verdict.kind is policy.VerdictKind.DENY:
         return await _block(conn, operation, Refusal(verdict.reason, verdict.field, verdict.sentence), at)
@@ -91,7 +89,7 @@ async def judge(conn: Connection, operation: Operation, reading: Reading) -> tup
     if policy.approvals_stand(document, operation, given) >= operation.people_needed:
         people = sorted({s.person for s in given})
         return await _approve(conn, operation, 5, operation.people_needed, at, {"people": people})
-    return await _wait(conn, operation, (operation.approval_expires_at - at).total_seconds(), "people", at)
+    return await _wait(conn, operation, operation.approval_expires_at, "people")
 
 
 async def approvals(conn: Connection, operation: Operation) -> list[policy.Signed]:
@@ -194,25 +192,22 @@ def grant_problem(document: Document, operation: Operation) -> str:
 
 async def _approve(
     conn: Connection, operation: Operation, edge: int, needed: int, at: datetime, body: dict[str, Any]
-) -> tuple[Operation, Progress]:
+) -> Operation:
     after = replace(
         operation, state=State.APPROVED, reason="", people_needed=needed, next_step="dispatch", next_step_at=at
     )
-    moved = await operations.move(conn, operation, after, edge, at, body)
-    return moved, await tell(conn, moved, Next.DISPATCH, 0.0)
+    return await operations.move(conn, operation, after, edge, at, body)
 
 
-async def _block(conn: Connection, operation: Operation, refusal: Refusal, at: datetime) -> tuple[Operation, Progress]:
+async def _block(conn: Connection, operation: Operation, refusal: Refusal, at: datetime) -> Operation:
     edge = 4 if operation.state is State.PROPOSED else 6
     after = replace(operation, state=State.BLOCKED, reason=refusal.reason, next_step="", next_step_at=None)
-    moved = await operations.move(conn, operation, after, edge, at, refusal.body())
-    progress = await tell(conn, moved, Next.DONE, 0.0)
-    return moved, progress.model_copy(update={"field": refusal.field, "message": refusal.sentence})
+    return await operations.move(conn, operation, after, edge, at, refusal.body())
 
 
 async def _ask(
     conn: Connection, operation: Operation, preflight: Preflight, verdict: policy.Verdict, at: datetime
-) -> tuple[Operation, Progress]:
+) -> Operation:
     """Edge 2, with the sheet that people sign on; sheets of competing proposals are made anew so that they name this one."""
     expires = operation.approval_expires_at
     after = replace(
@@ -231,7 +226,7 @@ async def _ask(
         if other.state is State.AWAITING_APPROVAL:
             read = await events.latest_body(conn, other.operation_id, EventKind.PREFLIGHT)
             await make_sheet(conn, await operations.lock(conn, other.operation_id), read.get("facts", {}), at)
-    return moved, await tell(conn, moved, Next.PEOPLE, (expires - at).total_seconds())
+    return moved
 
 
 async def make_sheet(conn: Connection, operation: Operation, facts: dict[str, Any], at: datetime) -> Operation:
@@ -260,11 +255,5 @@ async def _tell_preflight(conn: Connection, operation: Operation, preflight: Pre
     return await events.append(conn, operation, EventKind.PREFLIGHT, body)
 
 
-async def _wait(
-    conn: Connection, operation: Operation, seconds: float, why: str, at: datetime
-) -> tuple[Operation, Progress]:
-    people = operation.state is State.AWAITING_APPROVAL
-    seconds = max(seconds, 0.0)
-    note = replace(operation, next_step=why, next_step_at=operation.approval_expires_at if people else at)
-    operation = await operations.note(conn, operation, note)
-    return operation, await tell(conn, operation, Next.PEOPLE if people else Next.JUDGE, seconds)
+async def _wait(conn: Connection, operation: Operation, until: datetime, why: str) -> Operation:
+    return await operations.note(conn, operation, replace(operation, next_step=why, next_step_at=until))

@@ -1,9 +1,7 @@
-"""How an operation is told to its workflow: where it stands, what is next and when, and the text of the Web UI."""
-
-from datetime import timedelta
+"""How an operation is told to its workflow: a function of its row. What is next, and when, stands in the ledger."""
 
 from activities.messages import Next, Progress
-from ledger.model import Decision, Operation, Step
+from ledger.model import Operation, Standing
 from ledger.money import shown
 from ledger.states import State
 from ledger.store import events
@@ -11,21 +9,21 @@ from ledger.store.database import Connection, now
 from ledger.trail import Event, sentence
 
 LINES = 8  # of the trail, in the Web UI
-SLEEP = {Next.DONE: "nothing: it ended", Next.PEOPLE: "people must sign", Next.REVIEW: "a person must settle it"}
+WORDS = {Next.DONE: "nothing: it ended", Next.PEOPLE: "people must sign", Next.REVIEW: "a person must settle it"}
 
 
-async def tell(
-    conn: Connection, operation: Operation, following: Next, delay: float, *, decision: Decision | None = None
-) -> Progress:
+async def tell(conn: Connection, operation: Operation) -> Progress:
     """The operation as its workflow needs it. Holds no personal data: people stand in the trail by name, not here."""
     at = await now(conn)
-    until = "" if following is Next.DONE else (at + timedelta(seconds=delay)).isoformat(timespec="seconds")
+    following = next_of(operation)
+    due = operation.next_step_at if following is not Next.DONE else None
+    until = "" if due is None else due.isoformat(timespec="seconds")
     trail = await events.read(conn, operation.operation_id)
     return Progress(
         operation_id=str(operation.operation_id),
         state=operation.state.value,
         next=following,
-        delay_seconds=delay,
+        delay_seconds=0.0 if due is None else max((due - at).total_seconds(), 0.0),
         reason=operation.reason,
         events=operation.event_count,
         until=until,
@@ -36,11 +34,32 @@ async def tell(
         currency=operation.currency or "",
         receipt=operation.receipt or "",
         standing="" if operation.standing is None else operation.standing.value,
-        details=_details(operation, following, until, decision, trail),
+        details=_details(operation, following, until, trail),
     )
 
 
-def _details(operation: Operation, following: Next, until: str, decision: Decision | None, trail: list[Event]) -> str:
+def next_of(operation: Operation) -> Next:
+    """What the workflow does next, from the state and the step that was written down with it."""
+    match operation.state:
+        case State.PROPOSED:
+            return Next.JUDGE
+        case State.AWAITING_APPROVAL:
+            return Next.PEOPLE if operation.next_step == "people" else Next.JUDGE
+        case State.APPROVED:
+            return Next.DISPATCH
+        case State.UNKNOWN if operation.next_step == "repeat":
+            return Next.DISPATCH
+        case State.IN_FLIGHT | State.UNKNOWN:
+            return Next.RECONCILE
+        case State.NEEDS_REVIEW:
+            return Next.REVIEW
+        case State.SUCCEEDED if operation.standing is Standing.PENDING:
+            return Next.RECONCILE
+        case _:
+            return Next.DONE
+
+
+def _details(operation: Operation, following: Next, until: str, trail: list[Event]) -> str:
     """Markdown lists (the Web UI draws tables without borders). Everything shown is our own words or a checked id."""
     amount = ""
     if operation.amount_minor is not None and operation.currency is not None:
@@ -52,10 +71,7 @@ def _details(operation: Operation, following: Next, until: str, decision: Decisi
     ]
     if operation.receipt:
         lines.append(f"- receipt `{operation.receipt}`, {operation.standing}")
-    if decision is not None and operation.state is not State.NEEDS_REVIEW:
-        lines.append(f"- decision {decision.row}: {decision.reason}")
-    next_words = SLEEP.get(following) or (decision.step if decision is not None else Step.WAIT).value
-    lines.append(f"- next: {next_words}{f', at {until}' if until else ''}")
+    lines.append(f"- next: {WORDS.get(following) or operation.next_step}{f', at {until}' if until else ''}")
     if operation.state is State.AWAITING_APPROVAL:
         lines.append(f"- to approve: `effects approve {operation.operation_id}` (a click here cannot approve anything)")
     if operation.state is State.NEEDS_REVIEW:

@@ -10,7 +10,7 @@ from activities.errors import heartbeating, translated
 from activities.judgement import judge, read_target
 from activities.messages import Next, OperationRef, Progress, Proposal
 from activities.ports import Ports
-from activities.settle import elsewhere
+from activities.progress import tell
 from ledger import fingerprint, policy
 from ledger.config import Document, rule_version
 from ledger.errors import Refused
@@ -52,15 +52,14 @@ class Propose:
     async def _judge(self, operation: Operation) -> Progress:
         if operation.state not in (State.PROPOSED, State.AWAITING_APPROVAL):
             async with self._ports.ledger.transaction() as conn:
-                return await elsewhere(conn, operation)
+                return await tell(conn, operation)
         reading = await read_target(self._ports, operation)
         async with self._ports.ledger.transaction() as conn:
             await operations.lock_target(conn, operation)
             locked = await operations.lock(conn, operation.operation_id)
             if locked.state not in (State.PROPOSED, State.AWAITING_APPROVAL):
-                return await elsewhere(conn, locked)
-            _, progress = await judge(conn, locked, reading)
-            return progress
+                return await tell(conn, locked)
+            return await tell(conn, await judge(conn, locked, reading))
 
     async def _find_or_record(self, proposal: Proposal) -> Operation:
         """The one operation of this intent. Refused: whatever is wrong with the proposal, with field and rule."""

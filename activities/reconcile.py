@@ -7,10 +7,10 @@ from uuid import UUID
 from temporalio import activity
 
 from activities.errors import heartbeating, translated
-from activities.messages import Next, OperationRef, Progress
+from activities.messages import OperationRef, Progress
 from activities.ports import Ports
 from activities.progress import tell
-from activities.settle import Evidence, after_move, elsewhere, evidence, note_standing, settle
+from activities.settle import Evidence, evidence, note_standing, settle
 from ledger import recovery
 from ledger.errors import Refused
 from ledger.model import Operation, Sighting, Standing, Step
@@ -31,6 +31,12 @@ class Reconcile:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
 
+    @activity.defn(name="read")
+    async def read(self, ref: OperationRef) -> Progress:
+        """Where the operation stands, from the ledger alone. Local to its worker, so nobody else can answer for it."""
+        async with translated(), self._ports.ledger.transaction() as conn:
+            return await tell(conn, await operations.lock(conn, UUID(ref.operation_id), known_events=ref.known_events))
+
     @activity.defn(name="reconcile")
     async def reconcile(self, ref: OperationRef) -> Progress:
         """Move as far as the evidence allows; look at the provider when a look is due, or now if asked to."""
@@ -38,7 +44,7 @@ class Reconcile:
             async with self._ports.ledger.transaction() as conn:
                 operation = await operations.lock(conn, UUID(ref.operation_id), known_events=ref.known_events)
                 if operation.state not in SETTLING_STATES:
-                    progress = await elsewhere(conn, operation)
+                    progress = await tell(conn, operation)
                     look = operation.ended_at is not None and ref.look_now
                 else:
                     operation, progress = await settle(conn, self._ports, operation)
@@ -75,13 +81,12 @@ class Reconcile:
             at = await now(conn)
             if seen is not None:
                 locked = await note_standing(conn, locked, seen.standing, at)
-            following, _ = after_move(locked)
-            if following is Next.DONE:
-                return await tell(conn, locked, following, 0.0)
+            if locked.standing is not Standing.PENDING:
+                return await tell(conn, locked)
             age = (at - (locked.ended_at or at)).total_seconds()
             delay = min(max(age / 2, FOLLOW_FIRST), FOLLOW_LAST)
             noted = replace(locked, next_step="follow", next_step_at=at + timedelta(seconds=delay))
-            return await tell(conn, await operations.note(conn, locked, noted), following, delay)
+            return await tell(conn, await operations.note(conn, locked, noted))
 
 
 async def look_and_settle(ports: Ports, operation: Operation) -> Progress:
@@ -90,7 +95,7 @@ async def look_and_settle(ports: Ports, operation: Operation) -> Progress:
     async with ports.ledger.transaction() as conn:
         locked = await operations.lock(conn, operation.operation_id)
         if locked.state not in SETTLING_STATES:
-            return await elsewhere(conn, locked)
+            return await tell(conn, locked)
         _, progress = await settle(conn, ports, locked)
         return progress
 

@@ -7,11 +7,11 @@ from temporalio import activity
 
 from activities import acceptance
 from activities.errors import heartbeating, translated
-from activities.messages import Message, Next, Progress
+from activities.messages import Message, Progress
 from activities.ports import Ports
 from activities.progress import tell
 from activities.reconcile import credential_of, look
-from activities.settle import Evidence, after_move, elsewhere, evidence
+from activities.settle import Evidence, evidence
 from ledger import policy, recovery
 from ledger.errors import Refused
 from ledger.model import Operation, SeenEffect, Standing
@@ -47,7 +47,7 @@ class Resolve:
                 async with self._ports.ledger.transaction() as conn:
                     operation = await operations.lock(conn, operation_id)
                     operation = await acceptance.refuse(conn, operation, message, refused)
-                    progress = await elsewhere(conn, operation)
+                    progress = await tell(conn, operation)
                     told = {"refused_rule": refused.rule, "field": refused.field, "message": str(refused)}
                     return progress.model_copy(update=told)
 
@@ -95,7 +95,7 @@ class Resolve:
             )
             body = {"person": signed.verified.person}
             moved = await operations.move(conn, operation, after, 22, facts.now, body)
-            return await tell(conn, moved, Next.RECONCILE, 0.0)
+            return await tell(conn, moved)
 
     async def _happened(self, operation_id: UUID, message: Message, claims: Claims) -> Progress:
         """Edge 19: the named receipt is read at the provider; where it cannot be read, two operators must say so."""
@@ -123,12 +123,12 @@ class Resolve:
                 reason="resolved",
                 receipt=claims.receipt,
                 standing=seen.standing if seen is not None else Standing.GOOD,
-                next_step="",
-                next_step_at=None,
+                next_step="follow" if seen is not None and seen.standing is Standing.PENDING else "",
+                next_step_at=facts.now if seen is not None and seen.standing is Standing.PENDING else None,
             )
             body = {"by": signed.verified.person, "read_at_provider": seen is not None, "evidence": claims.evidence}
             moved = await operations.move(conn, operation, after, 19, facts.now, body)
-            return await tell(conn, moved, *after_move(moved))
+            return await tell(conn, moved)
 
     async def _read_receipt(self, operation: Operation, receipt: str) -> SeenEffect | None:
         credential = await credential_of(self._ports, operation)
@@ -159,7 +159,7 @@ class Resolve:
             after = replace(operation, state=state, reason="resolved", next_step="", next_step_at=None)
             body = {"by": await self._agreeing(conn, operation, signed, claims), "evidence": claims.evidence}
             moved = await operations.move(conn, operation, after, edge, facts.now, body)
-            return await tell(conn, moved, Next.DONE, 0.0)
+            return await tell(conn, moved)
 
     async def _people_missing(
         self, conn: Connection, operation: Operation, signed: acceptance.Signed, claims: Claims
@@ -179,9 +179,8 @@ class Resolve:
         return sorted(people)
 
     async def _wait_for_people(self, conn: Connection, operation: Operation, missing: int) -> Progress:
-        progress = await elsewhere(conn, operation)
         words = f"accepted; {missing} more operator must sign the same"
-        return progress.model_copy(update={"next": Next.REVIEW, "delay_seconds": 3600.0, "message": words})
+        return (await tell(conn, operation)).model_copy(update={"message": words})
 
 
 def check_absence(facts: Evidence, claims: Claims) -> None:

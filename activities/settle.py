@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from activities.judgement import approvals, grant_problem
-from activities.messages import Next, Progress
+from activities.messages import Progress
 from activities.ports import Ports
 from activities.progress import tell
 from ledger import policy, recovery
@@ -86,29 +86,12 @@ async def settle(conn: Connection, ports: Ports, operation: Operation) -> tuple[
         decision = facts.decide()
         moved = await _apply(conn, operation, decision, facts)
         if moved is None:
-            return await _wait(conn, operation, decision, facts)
+            operation = await _wait(conn, operation, decision, facts)
+            return operation, await tell(conn, operation)
         operation = moved
         if operation.state not in _EDGES:
-            return operation, await tell(conn, operation, *after_move(operation))
+            return operation, await tell(conn, operation)
     raise Broken(f"operation {operation.operation_id} does not come to rest")
-
-
-def after_move(operation: Operation) -> tuple[Next, float]:
-    """What follows a state that recovery has left."""
-    if operation.state is State.APPROVED:
-        return Next.DISPATCH, 0.0
-    if operation.state is State.SUCCEEDED and operation.standing is Standing.PENDING:
-        return Next.RECONCILE, 0.0
-    return Next.DONE, 0.0
-
-
-async def elsewhere(conn: Connection, operation: Operation) -> Progress:
-    """What is next for an operation that is not where the caller thought: somebody moved it on, or a lease was lost."""
-    if operation.state in (State.PROPOSED, State.AWAITING_APPROVAL):
-        return await tell(conn, operation, Next.JUDGE, 0.0)
-    if operation.ended_at is not None or operation.state is State.APPROVED:
-        return await tell(conn, operation, *after_move(operation))
-    return await tell(conn, operation, Next.RECONCILE, 0.0)
 
 
 async def close_attempt_as_unknown(conn: Connection, operation: Operation, at: datetime) -> Operation:
@@ -163,21 +146,13 @@ async def _apply(conn: Connection, operation: Operation, decision: Decision, fac
             return None
 
 
-async def _wait(
-    conn: Connection, operation: Operation, decision: Decision, facts: Evidence
-) -> tuple[Operation, Progress]:
+async def _wait(conn: Connection, operation: Operation, decision: Decision, facts: Evidence) -> Operation:
     """Write down what is waited for and until when, so that an overdue step is seen from the ledger alone."""
-    following = Next.RECONCILE
-    delay = decision.delay_seconds
+    step, delay = decision.step.value, decision.delay_seconds
     if operation.state is State.NEEDS_REVIEW:
-        following, delay = Next.REVIEW, SLOW_LOOK_SECONDS
-    elif decision.step is Step.REPEAT:
-        following = Next.DISPATCH
-    at = facts.now + timedelta(seconds=delay)
-    step = "review" if following is Next.REVIEW else decision.step.value
-    after = replace(operation, next_step=step, next_step_at=at)
-    operation = await operations.note(conn, operation, after)
-    return operation, await tell(conn, operation, following, delay, decision=decision)
+        step, delay = "review", SLOW_LOOK_SECONDS
+    after = replace(operation, next_step=step, next_step_at=facts.now + timedelta(seconds=delay))
+    return await operations.note(conn, operation, after)
 
 
 async def note_standing(conn: Connection, operation: Operation, standing: Standing, at: datetime) -> Operation:

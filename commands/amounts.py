@@ -26,7 +26,7 @@ def minor_units(text: str, currency: str) -> int:
     if decimals and len(decimals) != known.exponent:
         wanted = f"{currency} has {known.exponent or 'no'} decimals: write all of them, or none for whole units"
         raise Refused("amount_decimals", wanted, field="amount")
-    minor = int(whole) * 10**known.exponent + int(decimals or "0")
+    minor: int = int(whole) * 10**known.exponent + int(decimals or "0")
     check_amount(minor, currency, field="amount")
     return minor
 
@@ -47,7 +47,7 @@ def lasting(span: timedelta) -> str:
     """A time span for people: its two largest units."""
     seconds = round(abs(span.total_seconds()))
     units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")]
-    told = []
+    told: list[tuple[int, str]] = []
     for size, name in units:
         count, seconds = divmod(seconds, size)
         if count or told:

@@ -99,7 +99,9 @@ def _print_rich(parts: Sequence[Part], stream: TextIO) -> None:
             case "warning":
                 console.print(Text(f"! {part.cells[0]}", style="bold yellow"), soft_wrap=True)
             case "table":
-                drawn = Table(*[Text(header) for header in part.cells], box=None, pad_edge=False)
+                drawn = Table(box=None, pad_edge=False)
+                for header in part.cells:
+                    drawn.add_column(Text(header))
                 for row in part.rows:
                     drawn.add_row(*[Text(cell, overflow="fold") for cell in row])
                 console.print(drawn)

@@ -34,8 +34,15 @@ class Servers:
     """Postgres and Temporal under one folder. State survives; a second start is quick."""
 
     def __init__(
-        self, root: Path, *, durable: bool = True, ui: bool = True, say: Callable[[str], None] = print
+        self,
+        root: Path,
+        *,
+        durable: bool = True,
+        ui: bool = True,
+        remember: bool = True,
+        say: Callable[[str], None] = print,
     ) -> None:
+        """`remember=False` lets Temporal forget its workflows at every stop; Postgres keeps its cluster either way."""
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
         self._say = say
@@ -44,7 +51,7 @@ class Servers:
         self.temporal = TemporalServer(
             root / "temporal",
             search_attributes={k.name: k.indexed_value_type.name.capitalize() for k in SEARCH_ATTRIBUTES},
-            db_file=root / "temporal" / "temporal.db",
+            db_file=root / "temporal" / "temporal.db" if remember else None,
             ui=ui,
         )
 

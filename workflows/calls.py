@@ -88,6 +88,20 @@ async def reconcile(ref: OperationRef) -> Progress:
     return answer
 
 
+async def read(ref: OperationRef) -> Progress:
+    """Where the operation stands, read by this worker itself."""
+    answer: Progress = await workflow.execute_local_activity(
+        "read",
+        ref,
+        result_type=Progress,
+        start_to_close_timeout=timedelta(seconds=10),
+        local_retry_threshold=timedelta(seconds=5),
+        retry_policy=PATIENT,
+        summary="read the ledger",
+    )
+    return answer
+
+
 async def resolve(message: Message) -> Progress:
     """Judge a signed resolution or look-again against the evidence."""
     answer: Progress = await workflow.execute_activity(

@@ -27,9 +27,14 @@ def request_digest(proposal: Proposal) -> str:
     return hashlib.sha256(REQUEST_PREFIX + text.encode()).hexdigest()
 
 
-def sign(proposal: Proposal, private_key: Any, *, kid: str, iss: str, aud: str, seconds: int = 600) -> Proposal:
-    """The proposal with its token: who asks, in whose name, for exactly what. Valid for `seconds` from now (host clock)."""
-    issued = int(time.time())
+def sign(
+    proposal: Proposal, private_key: Any, *, kid: str, iss: str, aud: str, seconds: int = 600, at: int | None = None
+) -> Proposal:
+    """The proposal with its token: who asks, in whose name, for exactly what.
+
+    Valid for `seconds` from `at` (seconds since the epoch), by default from now by this host's clock.
+    """
+    issued = int(time.time()) if at is None else at
     claims = {
         "iss": iss,
         "aud": aud,

@@ -99,45 +99,42 @@ class OperationWorkflow:
             case Proposal():
                 self._tell(await self._finish(calls.propose(self._start)))
             case Resume():
-                ref = OperationRef(operation_id=self._start.operation_id, known_events=self._start.known_events)
-                self._tell(await self._finish(calls.reconcile(ref)))
+                await self._act(Next.RECONCILE, self._start.operation_id, self._start.known_events)
             case Progress():
                 self._tell(self._start)  # unreadable input: refused, nothing is stored
 
     async def _step(self) -> None:
-        """Do what is next. Nothing here decides: each activity asks the ledger again."""
-        ref = OperationRef(operation_id=self._progress.operation_id, known_events=self._progress.events)
-        match self._progress.next:
+        await self._act(self._progress.next, self._progress.operation_id, self._progress.events)
+
+    async def _act(self, what: Next, operation_id: str, events: int, *, look_now: bool = False) -> None:
+        """Do what is next, then read where that led. Nothing here decides: each activity asks the ledger again."""
+        ref = OperationRef(operation_id=operation_id, known_events=events, look_now=look_now)
+        match what:
             case Next.JUDGE | Next.PEOPLE:
-                self._tell(await self._finish(calls.judge(ref)))
+                await self._finish(calls.judge(ref))
             case Next.DISPATCH:
-                self._tell(await self._finish(calls.dispatch(ref)))
-            case Next.RECONCILE | Next.REVIEW:
-                self._tell(await self._finish(calls.reconcile(ref)))
+                await self._finish(calls.dispatch(ref))
+            case Next.RECONCILE | Next.REVIEW | Next.DONE:
+                await self._finish(calls.reconcile(ref))
+        # Whoever may write to the namespace can answer for a normal activity; the ledger, read locally, is believed.
+        self._tell(await self._finish(calls.read(ref)))
 
     async def _settle_message(self, message: Message) -> None:
-        message = message.model_copy(
-            update={"operation_id": self._progress.operation_id, "known_events": self._progress.events}
-        )
-        ref = OperationRef(operation_id=message.operation_id, known_events=message.known_events, look_now=True)
-        waits = self._progress.next
-        if not message.operation_id:
-            progress = self._progress  # refused at the start: there is nothing to speak about
-        elif message.kind is MessageKind.LOOK_NOW and waits in (Next.RECONCILE, Next.REVIEW, Next.DONE):
-            progress = await self._finish(calls.reconcile(ref))
+        operation_id, events = self._progress.operation_id, self._progress.events
+        message = message.model_copy(update={"operation_id": operation_id, "known_events": events})
+        reply = self._progress
+        if not operation_id:
+            pass  # refused at the start: there is nothing to speak about
         elif message.kind is MessageKind.LOOK_NOW:
-            progress = await self._finish(calls.judge(ref))
+            await self._act(self._progress.next, operation_id, events, look_now=True)
         elif message.kind is MessageKind.RESOLVE:
-            progress = await self._finish(calls.resolve(message))
+            await self._finish(calls.resolve(message))
+            self._tell(await self._finish(calls.read(OperationRef(operation_id=operation_id, known_events=events))))
         else:
-            progress = await self._finish(calls.record(message))
-        if progress.refused_rule:
-            # What did not count moves nothing, not even a timer: a flood of it cannot keep an operation from its next step.
-            self._show(progress.model_copy(update={"next": waits}))
-        else:
-            self._tell(progress)
+            reply = await self._finish(calls.record(message))
+            self._tell(reply)
         self._box.pop(0)
-        self._replies[self._taken] = progress
+        self._replies[self._taken] = reply
         self._taken += 1
 
     async def _sleep(self) -> None:
@@ -172,10 +169,11 @@ class OperationWorkflow:
 
     def _put(self, message: Message) -> int:
         """Queue a message; returns its ticket. Junk of one kind becomes one message with a count."""
-        last = self._box[-1] if len(self._box) > 1 else None
-        if last is not None and last.kind is MessageKind.JUNK and last.problem == message.problem:
-            self._box[-1] = last.model_copy(update={"count": last.count + 1})
-            return self._tickets - 1
+        for place, waiting in enumerate(self._box):
+            # not the first: that one is being settled
+            if place and (waiting.kind, waiting.problem) == (MessageKind.JUNK, message.problem):
+                self._box[place] = waiting.model_copy(update={"count": waiting.count + 1})
+                return self._tickets - 1
         self._box.append(message)
         self._tickets += 1
         return self._tickets - 1
@@ -185,14 +183,10 @@ class OperationWorkflow:
         self._put(_read_message(kind, args))
 
     def _tell(self, progress: Progress) -> None:
-        """Take over what the ledger says: where the operation stands, what is next and when."""
+        """Take over what the ledger says, and show it: current details and search attributes, without personal data."""
+        self._progress = progress
         # Jitter only lengthens: a repeat or a look is never early.
         self._due = workflow.time() + progress.delay_seconds * (1 + 0.1 * workflow.random().random())
-        self._show(progress)
-
-    def _show(self, progress: Progress) -> None:
-        """Current details and search attributes, both without personal data."""
-        self._progress = progress
         workflow.set_current_details(progress.details or f"state: {progress.state}")
         wanted: list[tuple[SearchAttributeKey[Any], Any]] = [(STATE, progress.state), (NEXT, progress.next.value)]
         if progress.operation_id:

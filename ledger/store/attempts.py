@@ -52,9 +52,10 @@ async def answer(conn: Connection, operation: Operation, attempt: Attempt) -> Op
         return await events.append(conn, operation, EventKind.CONTRADICTION, body)
     await conn.execute(
         "update attempts set outcome = %(outcome)s, hint = %(hint)s, stored = %(stored)s, receipt = %(receipt)s,"
-        " standing = %(standing)s, answered_at = %(answered_at)s, late_send_at = %(late_send_at)s, detail = %(detail)s"
+        " standing = %(standing)s, answered_at = %(answered_at)s, detail = %(detail)s,"
+        " late_send_at = coalesce(late_send_at, %(late_send_at)s)"
         " where operation_id = %(operation_id)s and number = %(number)s",
-        {**vars(attempt), "operation_id": operation.operation_id, "detail": Jsonb(attempt.detail)},
+        {**vars(attempt), "operation_id": operation.operation_id, "detail": Jsonb(events.storable(attempt.detail))},
     )
     if attempt.late_send_at is not None and before.late_send_at is None:
         operation = await events.append(conn, operation, EventKind.LATE_SEND, {"attempt": attempt.number})
@@ -67,7 +68,13 @@ async def record_sighting(conn: Connection, operation: Operation, sighting: Sigh
     seen = await read_sightings(conn, operation.operation_id)
     kind = EventKind.SIGHTING_SAME if seen and _agree(seen[-1], sighting) else EventKind.SIGHTING
     effects = [
-        {"receipt": e.receipt, "standing": e.standing, "marked": e.marked, "matching": e.matching, "summary": e.summary}
+        {
+            "receipt": e.receipt,
+            "standing": e.standing,
+            "marked": e.marked,
+            "matching": e.matching,
+            "summary": events.storable(e.summary),
+        }
         for e in sighting.effects
     ]
     body: dict[str, Any] = {
@@ -90,7 +97,7 @@ async def record_sighting(conn: Connection, operation: Operation, sighting: Sigh
             Jsonb(effects),
             sighting.version_moved,
             sighting.witness_has_marker,
-            Jsonb(sighting.detail),
+            Jsonb(events.storable(sighting.detail)),
         ],
     )
     return operation

@@ -1,5 +1,6 @@
 """Events: append to a stream, read a stream. Numbers, times and hashes are made by the database."""
 
+import re
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -9,6 +10,8 @@ from psycopg.rows import DictRow
 from ledger.model import Operation
 from ledger.store.database import Connection, one
 from ledger.trail import Event, EventKind, body_text
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 async def append(conn: Connection, operation: Operation, kind: EventKind, body: dict[str, Any]) -> Operation:
@@ -73,6 +76,20 @@ async def evidence_since(conn: Connection, stream: UUID, head: bytes, kinds: lis
     return None if row["seen"] is None else int(row["later"])
 
 
+def storable(told: Any) -> Any:
+    """The same with every character written out that jsonb or UTF-8 cannot hold (NUL, lone surrogates).
+
+    An answer of a provider that could not be kept for its text would be an effect without proof.
+    """
+    if isinstance(told, str):
+        return _UNSTORABLE.sub(lambda found: f"⟦U+{ord(found[0]):04X}⟧", told)
+    if isinstance(told, dict):
+        return {storable(key): storable(value) for key, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [storable(value) for value in told]
+    return told
+
+
 async def _insert(
     conn: Connection,
     stream: UUID,
@@ -96,7 +113,7 @@ async def _insert(
             "source": source,
             "target": target,
             "fence": fence,
-            "body": body_text(body),
+            "body": body_text(storable(body)),
         },
     )
     return row["number"], row["hash"]

@@ -47,28 +47,31 @@ async def migrate(owner_dsn: str, *, test_clock: bool = False) -> list[int]:
     """Apply what is missing and return the applied versions. `test_clock` adds the movable clock of a dev stack."""
     wanted = migrations()
     try:
-        connection = await psycopg.AsyncConnection.connect(owner_dsn, autocommit=True)
+        async with await psycopg.AsyncConnection.connect(owner_dsn, autocommit=True) as conn:
+            return await _apply(conn, wanted, test_clock=test_clock)
     except psycopg.OperationalError as error:
         raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error
-    async with connection as conn:
-        await conn.execute("set lock_timeout = '60s'")
-        await conn.execute("select pg_advisory_lock(%s)", [ADVISORY_LOCK])
-        await conn.execute(
-            "create table if not exists schema_migrations ("
-            " version int primary key, name text not null, sha256 text not null,"
-            " applied_at timestamptz not null default clock_timestamp())"
-        )
-        missing = await _missing(conn, wanted)
-        for migration in missing:
-            async with conn.transaction():
-                await conn.execute(migration.sql)
-                await conn.execute(
-                    "insert into schema_migrations (version, name, sha256) values (%s, %s, %s)",
-                    [migration.version, migration.name, migration.sha256],
-                )
-        if test_clock:
-            await conn.execute("insert into clock default values on conflict do nothing")
-        return [m.version for m in missing]
+
+
+async def _apply(conn: psycopg.AsyncConnection[Any], wanted: list[Migration], *, test_clock: bool) -> list[int]:
+    await conn.execute("set lock_timeout = '60s'")
+    await conn.execute("select pg_advisory_lock(%s)", [ADVISORY_LOCK])
+    await conn.execute(
+        "create table if not exists schema_migrations ("
+        " version int primary key, name text not null, sha256 text not null,"
+        " applied_at timestamptz not null default clock_timestamp())"
+    )
+    missing = await _missing(conn, wanted)
+    for migration in missing:
+        async with conn.transaction():
+            await conn.execute(migration.sql)
+            await conn.execute(
+                "insert into schema_migrations (version, name, sha256) values (%s, %s, %s)",
+                [migration.version, migration.name, migration.sha256],
+            )
+    if test_clock:
+        await conn.execute("insert into clock default values on conflict do nothing")
+    return [m.version for m in missing]
 
 
 async def check(conn: psycopg.AsyncConnection[Any]) -> None:

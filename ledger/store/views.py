@@ -5,6 +5,8 @@ from uuid import UUID
 
 from psycopg.rows import DictRow
 
+from ledger.config import Document, from_canonical
+from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.store.database import Connection
 from ledger.store.operations import COLUMNS, from_row
@@ -18,6 +20,14 @@ _WAITING: Final[LiteralString] = (
 )
 _REVIEW: Final[LiteralString] = (
     "select" + COLUMNS + "from operations where state = 'needs_review' or contradicted order by proposed_at limit %s"
+)
+
+_OPEN: Final[LiteralString] = "select" + COLUMNS + "from operations where ended_at is null order by proposed_at"
+_RUNNING: Final[LiteralString] = (
+    "select" + COLUMNS + "from operations where ended_at is null or next_step = 'follow' order by proposed_at"
+)
+_IN_FORCE: Final[LiteralString] = (
+    "select v.version, v.document from config_versions v join config_current c on c.version = v.version"
 )
 
 
@@ -54,11 +64,11 @@ async def overdue(conn: Connection) -> list[DictRow]:
 
 
 async def open_workflows(conn: Connection, scope: str, limit: int = 1000) -> list[str]:
-    """Workflow ids of operations in a hold's scope that have not ended, for waking them."""
+    """Workflow ids of operations in a hold's scope that have not ended or follow a pending receipt, for waking them."""
     kind, _, name = scope.partition(":")
     rows = await (
         await conn.execute(
-            "select tenant, business_key from operations where ended_at is null and (%(kind)s = 'all'"
+            "select tenant, business_key from operations where (ended_at is null or next_step = 'follow') and (%(kind)s = 'all'"
             " or %(kind)s = 'tenant' and tenant = %(name)s or %(kind)s = 'provider' and provider = %(name)s"
             " or %(kind)s = 'operation' and operation_id::text = %(name)s) order by proposed_at limit %(limit)s",
             {"kind": kind, "name": name, "limit": limit},
@@ -83,3 +93,50 @@ async def server_facts(conn: Connection) -> dict[str, Any]:
         )
     ).fetchone()
     return {} if row is None else dict(row)
+
+
+async def configuration_in_force(conn: Connection) -> tuple[int, Document]:
+    """The version in force and its document, unlocked: for reading only, nothing may be decided on it."""
+    row = await (await conn.execute(_IN_FORCE)).fetchone()
+    if row is None:
+        raise Refused("config_missing", "no configuration is applied: run `effects config apply` with the owner's DSN")
+    return row["version"], from_canonical(bytes(row["document"]))
+
+
+async def before_the_end(conn: Connection) -> list[Operation]:
+    """Every operation that has not ended, oldest first."""
+    return [from_row(row) for row in await (await conn.execute(_OPEN)).fetchall()]
+
+
+async def with_a_workflow(conn: Connection) -> list[Operation]:
+    """Every operation that something is still to be done about: not ended, or its receipt is pending."""
+    return [from_row(row) for row in await (await conn.execute(_RUNNING)).fetchall()]
+
+
+async def contradicted(conn: Connection, operation_id: UUID) -> bool:
+    """Whether there is evidence against the end, or against a definite outcome, of the operation."""
+    row = await (
+        await conn.execute("select contradicted from operations where operation_id = %s", [operation_id])
+    ).fetchone()
+    return row is not None and bool(row["contradicted"])
+
+
+async def accepted(conn: Connection, jti: str) -> bool:
+    """Whether the statement of this id was accepted."""
+    row = await (await conn.execute("select 1 as kept from statements where jti = %s", [jti])).fetchone()
+    return row is not None
+
+
+async def head_at(conn: Connection, operation_id: UUID, number: int) -> bytes | None:
+    """The hash of one event of the operation: what a resolution binds to that speaks about everything up to it."""
+    row = await (
+        await conn.execute("select hash from events where stream = %s and number = %s", [operation_id, number])
+    ).fetchone()
+    return None if row is None else bytes(row["hash"])
+
+
+async def schema_versions(conn: Connection) -> list[DictRow]:
+    """Applied migrations."""
+    return await (
+        await conn.execute("select version, name, applied_at from schema_migrations order by version")
+    ).fetchall()

@@ -84,20 +84,20 @@ async def test_a_charge_that_did_not_pay_its_intent_is_unfit(serve: Serve) -> No
 
 
 @pytest.mark.parametrize(
-    "page",
+    ("page", "why"),
     [
-        {"object": "list", "data": [], "has_more": True},
-        {"object": "list", "data": []},
-        {"object": "list", "data": [{"id": None}], "has_more": False},
-        {"object": "list", "data": [{"id": "re_1", "charge": "ch_1", "amount": 1}], "has_more": True},
-        {"data": [], "has_more": False},
+        ({"object": "list", "data": [], "has_more": True}, "an empty page says that there are more"),
+        ({"object": "list", "data": []}, "a page could not be read"),
+        ({"object": "list", "data": [{"id": None}], "has_more": False}, "a page could not be read"),
+        ({"object": "list", "data": [{"id": "re_1"}], "has_more": True}, "the list repeats itself"),
+        ({"data": [], "has_more": False}, "a page could not be read"),
     ],
     ids=["empty but more", "no has_more", "no id", "the same page for ever", "no list"],
 )
-async def test_a_listing_that_does_not_end_in_order_is_incomplete(page: dict[str, Any], serve: Serve) -> None:
+async def test_a_listing_that_does_not_end_in_order_is_incomplete(page: dict[str, Any], why: str, serve: Serve) -> None:
     """The SDK's own paging takes the first two for the end of the list."""
     told = await preflight(serve, "ch_1", {"/v1/charges/ch_1": CHARGE, "/v1/refunds": page})
-    assert not told.complete and told.unfit == ""
+    assert not told.complete and told.unfit == "" and told.detail["why"] == why
 
 
 @pytest.mark.parametrize("change", [{"object": "customer"}, {"id": "pi_2"}, {"latest_charge": "ch_1"}])

@@ -11,7 +11,18 @@ import pytest
 from devstack.ports import free_port
 from ledger.errors import Broken, Unavailable
 from ledger.model import Hint, Outcome
-from tests.providers.raw_stripe import OperationOf, Serve, answering, http, read_request, recording, refund_of, send
+from providers.stripe_http import Session
+from tests.providers.raw_stripe import (
+    CREDENTIAL,
+    OperationOf,
+    Serve,
+    answering,
+    http,
+    read_request,
+    recording,
+    refund_of,
+    send,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -188,12 +199,27 @@ async def test_one_send_is_one_request_on_a_connection_of_its_own(operation_of: 
 async def test_even_an_sdk_that_wants_to_retry_sends_once_and_keeps_its_answer(
     operation_of: OperationOf, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Drop `sleep_async` of the wire, or the refusal of a second request, and this goes red."""
+    """Drop `sleep_async` of the wire: the second request is then `Broken`, and the answer of the first is lost."""
     monkeypatch.setattr("stripe.HTTPClient._should_retry", lambda *_: True)
     operation = operation_of()
     async with serve(answering(http(200, refund_of(operation)))) as raw:
         seen = await send(raw.base_url, operation)
         assert (raw.connections, seen.outcome) == (1, Outcome.APPLIED)
+
+
+async def test_a_guarded_session_carries_one_request(serve: Serve) -> None:
+    """Drop `_guarded_once`: a permission that was asked for once would carry two requests."""
+
+    async def yes() -> bool:
+        return True
+
+    async with serve(answering(http(200, {"object": "account", "id": "acct_1"}))) as raw:
+        session = Session(CREDENTIAL, base_url=raw.base_url, api_version="v", deadline_seconds=5, guard=yes)
+        async with session:
+            await session.ask(lambda v1: v1.accounts.retrieve_current_async())
+            with pytest.raises(Broken):
+                await session.ask(lambda v1: v1.accounts.retrieve_current_async())
+        assert raw.connections == 1
 
 
 @pytest.mark.parametrize("broken_at", [b"POST", b"amount="], ids=["headers", "body"])

@@ -220,8 +220,10 @@ async def test_a_receipt_is_read_again(stripe_rig: StripeRig) -> None:
     stripe_rig.world.set_refund(sent.receipt, status="failed", failure_reason="declined")
     seen = await stripe_rig.provider.read_receipt(stripe_rig.credential, operation, sent.receipt)
     assert seen is not None and seen.standing is Standing.VOID and seen.summary["failure_reason"] == "declined"
+    before = len(stripe_rig.world.journal().arrivals)
     for wrong in ("re_nobody", "../account", ""):
         assert await stripe_rig.provider.read_receipt(stripe_rig.credential, operation, wrong) is None
+    assert len(stripe_rig.world.journal().arrivals) == before + 1  # what cannot be an id is not asked about
 
 
 # Preflight.

@@ -73,6 +73,8 @@ class Case:
 Row = Callable[[recovery.Facts], Decision | None]
 
 LOST = (unknown(),)
+# Closed by somebody who wrote no time of an answer: the end of the lease stands for it.
+UNTIMED = (replace(unknown(), answered_at=None),)
 STORED_500 = (unknown(hint=Hint.STORED_ERROR),)
 # The first answer was lost; the repeat, claimed at 100, was refused, and the provider keeps that answer for the key.
 LOST_THEN_STORED_REFUSAL = (unknown(), refused(2, 100, stored=True))
@@ -249,6 +251,8 @@ D6 = (
 
 D7 = (
     Case("the same key, the same bytes", "D7", Step.REPEAT, KEY_AND_LOOKUP, PAUSE_OVER, LOST, delay=0),
+    Case("without the time of an answer, back-off counts from the lease", "D7", Step.WAIT, KEY_ONLY, LEASE, UNTIMED,
+         delay=2),
     Case("with back-off", "D7", Step.WAIT, KEY_AND_LOOKUP, PAUSE_OVER - 1, LOST, delay=1),
     Case("up to the last safe moment", "D7", Step.REPEAT, KEY_AND_LOOKUP, CLOSES, LOST),
     Case("never after it", "D9", Step.LOOK, KEY_AND_LOOKUP, CLOSES + US, LOST),
@@ -290,6 +294,9 @@ D8 = (
     Case("the look must be later than the last answer", "D9", Step.LOOK, UNWITNESSED, 60, LOST,
          (look(ANSWERED, moved=False),)),
     Case("by whatever little", "D8", Step.REPEAT, UNWITNESSED, 60, LOST, (look(ANSWERED + US, moved=False),)),
+    Case("later than the lease, where no answer has a time", "D8", Step.REPEAT, UNWITNESSED, 60, UNTIMED,
+         (look(LEASE + US, moved=False),)),
+    Case("not at its end", "D9", Step.LOOK, UNWITNESSED, 60, UNTIMED, (look(LEASE, moved=False),)),
     Case("later than the last of several", "D9", Step.LOOK, UNWITNESSED, 200, (unknown(), unknown(2, 100)), UNCHANGED),
     Case("a look that did not read the version says nothing", "D9", Step.LOOK, UNWITNESSED, 60, LOST, (look(50),)),
     Case("an incomplete look says nothing", "D9", Step.LOOK, UNWITNESSED, 60, LOST,
@@ -314,6 +321,7 @@ MISSES = tuple(look(t, complete=False) for t in (230.0, 240.0, 250.0))
 
 D9 = (
     Case("the first look, after a pause", "D9", Step.LOOK, LOOKUP_ONLY, ANSWERED, LOST, delay=2),
+    Case("or after the lease, where no answer has a time", "D9", Step.LOOK, LOOKUP_ONLY, LEASE, UNTIMED, delay=2),
     Case("the next, after a longer one", "D9", Step.LOOK, LOOKUP_ONLY, 43, LOST, (look(42),), delay=4),
     Case("one is due just after settling", "D9", Step.LOOK, LOOKUP_ONLY, 200, LOST,
          tuple(look(t) for t in (42.0, 47.0, 56.0, 73.0, 106.0, 171.0)), delay=SETTLED + 0.001 - 200),

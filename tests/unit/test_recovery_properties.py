@@ -276,9 +276,7 @@ class Provider:
         """Do what recovery says until a person is asked; stop after `limit` steps."""
         self.send()
         for _ in range(limit):
-            decision = decide(
-                self.contract, self.attempts, self.sightings, self.now, self.may_send, self.review_at
-            )
+            decision = decide(self.contract, self.attempts, self.sightings, self.now, self.may_send, self.review_at)
             self.steps.append(decision)
             self.now += timedelta(seconds=decision.delay_seconds)
             match decision.step:

@@ -126,6 +126,8 @@ def test_fold_accepts_the_empty_text_for_none() -> None:
         ("a move stands twice", [*TO_UNKNOWN, TO_UNKNOWN[-1]]),
         ("two moves exchanged", [TO_UNKNOWN[0], TO_UNKNOWN[2], TO_UNKNOWN[1], TO_UNKNOWN[3]]),
         ("created twice", [TO_UNKNOWN[0], TO_UNKNOWN[0]]),
+        ("a source that is not where it stood", [TO_UNKNOWN[0], (3, "awaiting_approval", "approved")]),
+        ("no source in the middle", [TO_UNKNOWN[0], (3, None, "approved")]),
         ("the number of another edge", [*TO_UNKNOWN, (16, "unknown", "succeeded")]),
         ("an edge that does not exist", [*TO_UNKNOWN, (18, "unknown", "undetermined")]),
         ("a number that does not exist", [*TO_UNKNOWN, (24, "unknown", "succeeded")]),

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def module_of(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
 def tree_of(file: Path) -> ast.Module:
     """The syntax of a file."""
     return ast.parse(file.read_text(), str(file))
@@ -104,7 +106,7 @@ def test_functions_and_files_fit_the_eye(file: Path) -> None:
     assert len(text.splitlines()) <= LONGEST_FILE, f"{name_of(file)} has {len(text.splitlines())} lines"
     long = [
         f"{node.lineno} {node.name} ({node.end_lineno - node.lineno + 1})"
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, Function)
         and node.end_lineno is not None
         and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION

@@ -77,6 +77,14 @@ def test_an_untouched_trail_verifies_from_its_first_event_to_its_head() -> None:
     verify_chain([], 0, b"")
 
 
+def test_the_head_must_agree_in_both_number_and_hash() -> None:
+    """A head that was turned back, or counts more than there is. Red when either comparison is dropped."""
+    whole = trail()
+    for count, head in ((6, whole[-1].hash), (4, whole[-1].hash), (5, whole[-2].hash), (5, b"")):
+        with pytest.raises(Broken, match=f"5 events, but the head says {count}"):
+            verify_chain(whole, count, head)
+
+
 def test_the_hash_is_the_formula_of_the_trigger() -> None:
     """Written out once more by hand; the order and the separator of the fields are read from the migration."""
     moved = trail()[2]

@@ -130,7 +130,7 @@ async def test_cancel_during_the_send_waits_for_its_answer(rig: Rig) -> None:
 
 
 async def test_a_flood_of_signals_continues_as_new_and_loses_nothing(rig: Rig) -> None:
-    """600 signals among which one approval counts; the run is renewed and the approval is not lost."""
+    """600 junk signals, then the approval that counts: the run is renewed before it, and nothing is lost."""
     target = rig.payment()
     proposal = rig.proposal(target, amount=5_000)
     async with rig.worker():
@@ -140,7 +140,7 @@ async def test_a_flood_of_signals_continues_as_new_and_loses_nothing(rig: Rig) -
         approval = await rig.signed(answer.operation_id, "alice", "approval")
         for chunk in range(12):
             await asyncio.gather(*(handle.signal("decide", f"junk {n % 3}") for n in range(50)))
-            if chunk == 6:
+            if chunk == 11:
                 await handle.signal("decide", approval)
         await rig.until(answer.operation_id, "succeeded", seconds=60)
         described = await rig.client.get_workflow_handle(handle.id, run_id=first_run).describe()

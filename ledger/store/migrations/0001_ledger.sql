@@ -1,9 +1,14 @@
 -- The ledger: one row per intended effect, and append-only facts beside it.
 -- Refusals raised here: EL001 illegal move, EL002 identity or history changed, EL003 a definite outcome changed.
+-- Every function pins its search path with pg_temp last: otherwise a session could put a temporary `edges`, `clock` or
+-- `operations` before the real one, and the guards below would believe it.
 
 -- The worker's role moves along edges and adds facts; it owns nothing. Logins are granted this role.
 do $$ begin
-  create role effects_worker nologin;
+  -- asked for first: where a database administrator made the role, the owner needs no right to make one
+  if not exists (select from pg_roles where rolname = 'effects_worker') then
+    create role effects_worker nologin;
+  end if;
 exception when duplicate_object or unique_violation then null;
 end $$;
 
@@ -74,7 +79,8 @@ create table config_current (
   version int not null references config_versions
 );
 -- Definer: a row lock needs the right to update, which no worker has on configuration.
-create function lock_config() returns int language sql volatile security definer set search_path from current as $$
+create function lock_config() returns int language sql volatile security definer
+  set search_path = public, pg_temp as $$
   select version from config_current for share
 $$;
 
@@ -157,7 +163,8 @@ create table targets (
 );
 
 create function lock_target(p text, a text, l boolean, t text) returns void
-  language plpgsql security definer set search_path from current as $$
+  language plpgsql security definer
+  set search_path = public, pg_temp as $$
 begin
   insert into targets (provider, account, livemode, target) values (p, a, l, t) on conflict do nothing;
   perform 1 from targets where (provider, account, livemode, target) = (p, a, l, t) for update;
@@ -256,7 +263,7 @@ create table events (
 create index events_by_time on events (at);
 
 -- The ledger's time: read after locks are held, moved only by the owner-only clock row, never behind the last event.
-create function ledger_now() returns timestamptz language sql volatile as $$
+create function ledger_now() returns timestamptz language sql volatile set search_path = public, pg_temp as $$
   select greatest(
     clock_timestamp() + coalesce((select shift from clock), interval '0'),
     (select at from events order by at desc limit 1)
@@ -264,7 +271,8 @@ create function ledger_now() returns timestamptz language sql volatile as $$
 $$;
 
 -- Token times bound acceptance: 120 s leeway either way, and no sentence may live longer than policy allows.
-create function token_refusal(iat bigint, exp bigint, longest_seconds bigint) returns text language sql volatile as $$
+create function token_refusal(iat bigint, exp bigint, longest_seconds bigint) returns text language sql volatile
+  set search_path = public, pg_temp as $$
   select case
     when to_timestamp(iat) > ledger_now() + interval '120 seconds' then 'not_yet_valid'
     when to_timestamp(exp) < ledger_now() - interval '120 seconds' then 'expired'
@@ -274,13 +282,16 @@ create function token_refusal(iat bigint, exp bigint, longest_seconds bigint) re
 $$;
 
 -- Numbers, times and chains every event, and moves the head on its stream. Definer: no role can write a head by itself.
-create function events_chain() returns trigger language plpgsql security definer set search_path from current as $$
+create function events_chain() returns trigger language plpgsql security definer
+  set search_path = public, pg_temp as $$
 declare
   count_before bigint;
   head_before bytea;
+  stands text;
+  under int;
   last_at timestamptz;
 begin
-  select event_count, head_hash into count_before, head_before
+  select event_count, head_hash, state, fence into count_before, head_before, stands, under
     from operations where operation_id = new.stream for update;
   if not found then
     select event_count, head_hash into count_before, head_before
@@ -288,6 +299,16 @@ begin
     if not found then
       raise exception 'no stream %', new.stream using errcode = 'EL002';
     end if;
+  end if;
+  -- the trail tells every move once, as it was made: along an edge, from where the last one ended, to where it stands
+  if new.kind = 'moved' and (
+       (new.target, new.fence) is distinct from (stands, under)
+       or new.source is distinct from
+          (select target from events where stream = new.stream and kind = 'moved' order by number desc limit 1)
+       or not exists (select from edges
+                       where number = new.edge and source is not distinct from new.source and target = new.target)) then
+    raise exception 'operation % made no move % from % to %', new.stream, new.edge, new.source, new.target
+      using errcode = 'EL001';
   end if;
   select at into last_at from events where stream = new.stream order by number desc limit 1;
   new.number := count_before + 1;
@@ -324,11 +345,17 @@ create trigger edges_append_only before update or delete on edges for each row e
 create trigger operations_kept before delete on operations for each row execute function refuse_change();
 create trigger attempts_kept before delete on attempts for each row execute function refuse_change();
 
-create function operations_guard() returns trigger language plpgsql as $$
+create function operations_guard() returns trigger language plpgsql set search_path = public, pg_temp as $$
 begin
   if tg_op = 'INSERT' then
     if not exists (select from edges where source is null and target = new.state) then
       raise exception 'an operation cannot begin as %', new.state using errcode = 'EL001';
+    end if;
+    -- and brings no past: no worker can insert a number of events, a head, a fence, a claim or a receipt
+    if (new.reason, new.fence, new.contradicted, new.event_count, new.head_hash) <> ('', 0, false, 0, ''::bytea)
+       or num_nonnulls(new.people_needed, new.lease_until, new.frozen_request, new.frozen_contract, new.first_claimed_at,
+                       new.ended_at, new.review_at, new.look_again_at, new.receipt, new.standing) > 0 then
+      raise exception 'an operation begins with nothing done' using errcode = 'EL001';
     end if;
     return new;
   end if;
@@ -362,7 +389,7 @@ end $$;
 create trigger operations_guard before insert or update on operations for each row execute function operations_guard();
 
 -- Move and event stand in one transaction: at commit, the last move in the trail ends where the operation stands.
-create function operations_told() returns trigger language plpgsql as $$
+create function operations_told() returns trigger language plpgsql set search_path = public, pg_temp as $$
 begin
   if (select target from events where stream = new.operation_id and kind = 'moved' order by number desc limit 1)
      is distinct from (select state from operations where operation_id = new.operation_id) then
@@ -373,8 +400,17 @@ end $$;
 create constraint trigger operations_told after insert or update of state on operations
   deferrable initially deferred for each row execute function operations_told();
 
-create function attempts_guard() returns trigger language plpgsql as $$
+create function attempts_guard() returns trigger language plpgsql set search_path = public, pg_temp as $$
 begin
+  if tg_op = 'INSERT' then
+    -- an attempt is the claim that was just made: open, and numbered by the fence
+    if num_nonnulls(new.outcome, new.receipt, new.standing, new.answered_at, new.late_send_at) > 0
+       or not exists (select from operations where operation_id = new.operation_id
+                       and state = 'in_flight' and fence = new.number and lease_until = new.lease_until) then
+      raise exception 'attempt % of operation % is not its claim', new.number, new.operation_id using errcode = 'EL001';
+    end if;
+    return new;
+  end if;
   if (old.operation_id, old.number, old.claimed_at, old.lease_until, old.worker)
      is distinct from (new.operation_id, new.number, new.claimed_at, new.lease_until, new.worker) then
     raise exception 'a claim is immutable' using errcode = 'EL002';
@@ -386,9 +422,13 @@ begin
   if old.outcome = 'unknown' and new.outcome is null then
     raise exception 'attempt % cannot open again', old.number using errcode = 'EL003';
   end if;
+  -- a request that left late closes D7 and edge 20 for good
+  if old.late_send_at is not null and old.late_send_at is distinct from new.late_send_at then
+    raise exception 'attempt % left late, and that stays', old.number using errcode = 'EL003';
+  end if;
   return new;
 end $$;
-create trigger attempts_guard before update on attempts for each row execute function attempts_guard();
+create trigger attempts_guard before insert or update on attempts for each row execute function attempts_guard();
 
 -- Privileges of the worker: along the edges, and add facts. Nothing else.
 grant select on all tables in schema public to effects_worker;

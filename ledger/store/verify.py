@@ -1,0 +1,377 @@
+"""Verification: everything in the ledger that can be recomputed is recomputed, and every row that differs is named.
+
+1. Read-only, in one snapshot of the caller's; the code trusts nothing that it can derive, least of all the triggers.
+2. A row that cannot even be read is a difference, and the next row is still checked.
+3. Signatures are verified against the keys of the configuration that was in force when they were accepted.
+"""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from ledger import fingerprint, states
+from ledger.config import Document, from_canonical, rule_version
+from ledger.errors import Broken, LedgerError
+from ledger.fingerprint import to_base64url
+from ledger.model import Attempt, Operation, Outcome, Sighting, Standing
+from ledger.statement import Claims, Envelope, StatementType, read_sheet, sheet_digest
+from ledger.statement import verify as verify_statement
+from ledger.store import attempts, events, holds, operations, statements, views
+from ledger.store.database import Connection, one
+from ledger.store.statements import Statement
+from ledger.trail import Event, EventKind, verify_bodies, verify_chain, verify_state
+
+LEEWAY = timedelta(seconds=120)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A row and what is wrong with it."""
+
+    row: str
+    what: str
+
+
+@dataclass
+class Verified:
+    """What was checked and what was found."""
+
+    differences: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def differ(self, row: str, what: str) -> None:
+        """Name a row that is not what it must be."""
+        self.differences.append(Finding(row, what))
+
+    def count(self, name: str, number: int = 1) -> None:
+        """So many more of these were checked."""
+        self.counts[name] = self.counts.get(name, 0) + number
+
+    @asynccontextmanager
+    async def about(self, conn: Connection, row: str) -> AsyncIterator[None]:
+        """What fails inside is a difference of this row; the snapshot goes on."""
+        try:
+            async with conn.transaction():
+                yield
+        except LedgerError as error:
+            self.differ(row, str(error))
+        except psycopg.OperationalError:
+            raise  # the server is gone: that is nobody's difference
+        except (psycopg.Error, ValueError, KeyError, TypeError) as error:
+            self.differ(
+                row, f"cannot be read: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            )
+
+
+async def verify(conn: Connection) -> Verified:
+    """Check the whole ledger. Time grows with its size; call it where reading everything hurts nobody."""
+    found = Verified()
+    documents: dict[int, Document] = {}
+    await _check_edges(conn, found)
+    await _check_configuration(conn, found, documents)
+    await _check_own_stream(conn, found)
+    kept = await statements.every(conn)
+    for operation_id in await views.every_id(conn):
+        async with found.about(conn, f"operation {operation_id}"):
+            await _check_operation(
+                conn, found, operation_id, documents, [s for s in kept if s.operation_id == operation_id]
+            )
+    for statement in kept:
+        async with found.about(conn, f"statement {statement.jti}"):
+            await _check_statement(conn, statement, documents)
+        found.count("statements")
+    await _check_holds(conn, found, kept)
+    for row in await views.overdue(conn):
+        what = f"{row['state']}: next step {row['next_step']!r} was due at {row['next_step_at']:%Y-%m-%d %H:%M:%S}Z"
+        found.warnings.append(Finding(f"operation {row['operation_id']}", what))
+    return found
+
+
+async def _check_edges(conn: Connection, found: Verified) -> None:
+    rows = await (await conn.execute("select number, source, target from edges")).fetchall()
+    stored = {(row["number"], row["source"], row["target"]) for row in rows}
+    designed = {(e.number, e.source.value if e.source else None, e.target.value) for e in states.TRANSITIONS}
+    for number, source, target in sorted(stored ^ designed, key=str):
+        found.differ(f"edge {number}", f"{source} → {target} is not both in the code and in the database")
+    found.count("edges", len(rows))
+
+
+async def _check_configuration(conn: Connection, found: Verified, documents: dict[int, Document]) -> None:
+    """Digests, canonical form, numbers without gaps, and that each version was told in the trail."""
+    rows = await (
+        await conn.execute("select version, digest, document from config_versions order by version")
+    ).fetchall()
+    own = (await one(conn, "select namespace from ledger_identity"))["namespace"]
+    told = {e.body["version"]: e.body["digest"] for e in await _trail(conn, own) if e.kind is EventKind.CONFIG_APPLIED}
+    for number, row in enumerate(rows, start=1):
+        name = f"configuration {row['version']}"
+        async with found.about(conn, name):
+            digest = hashlib.sha256(bytes(row["document"])).digest()
+            if digest != bytes(row["digest"]):
+                found.differ(name, "its digest is not the one of its document")
+            if told.get(row["version"]) != digest.hex():
+                found.differ(name, "the trail tells of another document")
+            if row["version"] != number:
+                found.differ(name, f"version {number} is missing")
+            documents[row["version"]] = from_canonical(bytes(row["document"]))
+        found.count("configurations")
+    current = await (await conn.execute("select version from config_current")).fetchone()
+    if current is not None and told and current["version"] != max(told):
+        found.differ("configuration in force", f"is {current['version']}, but {max(told)} was applied last")
+
+
+async def _trail(conn: Connection, stream: UUID) -> list[Event]:
+    """The events that can be read; what is wrong with the others is told where their stream is checked."""
+    try:
+        async with conn.transaction():
+            return await events.read(conn, stream)
+    except psycopg.OperationalError:
+        raise
+    except (psycopg.Error, ValueError):
+        return []
+
+
+async def _check_own_stream(conn: Connection, found: Verified) -> None:
+    row = await one(conn, "select namespace, event_count, head_hash from ledger_identity")
+    async with found.about(conn, "the ledger's own trail"):
+        verify_bodies(await events.bodies(conn, row["namespace"]))
+        told = await events.read(conn, row["namespace"])
+        verify_chain(told, row["event_count"], bytes(row["head_hash"]))
+        found.count("events", len(told))
+
+
+async def _check_operation(
+    conn: Connection, found: Verified, operation_id: UUID, documents: dict[int, Document], said: list[Statement]
+) -> None:
+    operation = await operations.find(conn, operation_id)
+    assert operation is not None
+    name = f"operation {operation_id}"
+    found.count("operations")
+    for what in _identity_problems(
+        operation, await operations.namespace(conn), documents.get(operation.config_version)
+    ):
+        found.differ(name, what)
+    verify_bodies(await events.bodies(conn, operation_id))
+    told = await events.read(conn, operation_id)
+    verify_chain(told, operation.event_count, operation.head_hash)
+    verify_state(told, operation.state)
+    found.count("events", len(told))
+    every = await attempts.read_attempts(conn, operation_id)
+    seen = await attempts.read_sightings(conn, operation_id)
+    numbers = await (
+        await conn.execute("select number from sightings where operation_id = %s order by number", [operation_id])
+    ).fetchall()
+    for what in _attempt_problems(operation, every, told):
+        found.differ(name, what)
+    for what in _sighting_problems([row["number"] for row in numbers], seen, told):
+        found.differ(name, what)
+    for what in _receipt_problems(operation, every, seen, told, said):
+        found.differ(name, what)
+    contradicted = any(e.kind is EventKind.CONTRADICTION for e in told)
+    if contradicted is not await views.contradicted(conn, operation_id):
+        found.differ(name, f"contradicted is {not contradicted}, but the trail says {contradicted}")
+    await _check_sheets(conn, found, operation, told)
+    jtis = {s.jti for s in said}
+    for event in told:
+        if event.kind is EventKind.STATEMENT_ACCEPTED and event.body["jti"] not in jtis:
+            found.differ(f"statement {event.body['jti']}", f"was accepted (event {event.number}) and is missing")
+    found.count("attempts", len(every))
+    found.count("sightings", len(seen))
+
+
+def _identity_problems(operation: Operation, namespace: UUID, document: Document | None) -> Iterable[str]:
+    """What the canonical bytes, the columns and the names derived from them do not agree on."""
+    if fingerprint.fingerprint(operation.canonical) != operation.fingerprint:
+        yield "its fingerprint is not the one of its canonical bytes"
+    expires = int(operation.approval_expires_at.timestamp())
+    fields: dict[str, Any] = {name: getattr(operation, name) for name in fingerprint.IDENTITY_FIELDS}
+    again = fingerprint.identity(**{**fields, "approval_expires_at": expires})
+    written = fingerprint.canonical_bytes(again, max_bytes=fingerprint.MAX_SHEET)
+    if written != operation.canonical:
+        kept = json.loads(operation.canonical)
+        differing = sorted(key for key in again.keys() | kept.keys() if again.get(key) != kept.get(key))
+        yield f"columns differ from the canonical bytes: {', '.join(differing) or 'not the canonical form'}"
+    derived = fingerprint.operation_id(namespace, operation.tenant, operation.business_key)
+    if derived != operation.operation_id:
+        yield f"its id is not the one of {operation.tenant}/{operation.business_key}"
+    if fingerprint.idempotency_key(operation.operation_id) != operation.idempotency_key:
+        yield "its idempotency key is not the one of its id"
+    if document is None:
+        yield f"configuration {operation.config_version}, under which it was proposed, is missing or unreadable"
+        return
+    if rule_version(document, operation.tenant, operation.action, operation.currency) != operation.policy_version:
+        yield "policy_version is not the rule of its configuration"
+    grant = document.grant(operation.kid)
+    if grant is None or grant.tenant != operation.tenant or operation.actor not in grant.actors:
+        yield f"the key {operation.kid} was not granted its proposal"
+
+
+def _attempt_problems(operation: Operation, every: Sequence[Attempt], told: Sequence[Event]) -> Iterable[str]:
+    """Each attempt was told when it was opened and when it was answered, in the same words."""
+    opened = {e.fence: e.body for e in told if e.kind is EventKind.ATTEMPT_OPENED}
+    answers: dict[int, dict[str, Any]] = {}
+    for event in told:
+        if event.kind in (EventKind.ATTEMPT_ANSWERED, EventKind.LATE_ANSWER):
+            answers[event.body["attempt"]] = event.body
+    late = {e.body["attempt"] for e in told if e.kind is EventKind.LATE_SEND}
+    if [a.number for a in every] != list(range(1, operation.fence + 1)):
+        yield f"attempts {[a.number for a in every]} do not fit fence {operation.fence}"
+    if set(opened) != {a.number for a in every}:
+        yield f"the trail opened attempts {sorted(opened)}"
+    lease = ((operation.frozen_contract or {}).get("timing") or {}) if operation.frozen_contract else {}
+    length = sum(lease.get(name, 0.0) for name in ("send_within", "call_deadline", "slack"))
+    for a in every:
+        if not _same_moment(opened.get(a.number, {}).get("lease_until"), a.lease_until):
+            yield f"attempt {a.number}: its lease is not the one that was opened"
+        if abs((a.lease_until - a.claimed_at).total_seconds() - length) > 0.001:
+            yield f"attempt {a.number}: claimed_at does not fit its lease"
+        if (a.outcome is not None) != (a.number in answers):
+            yield f"attempt {a.number}: outcome {a.outcome} does not fit the trail"
+        elif a.outcome is not None:
+            yield from _answer_problems(a, answers[a.number])
+        if (a.late_send_at is not None) != (a.number in late):
+            yield f"attempt {a.number}: late_send_at does not fit the trail"
+    if every and operation.first_claimed_at != every[0].claimed_at:
+        yield "first_claimed_at is not the claim of attempt 1"
+
+
+def _answer_problems(attempt: Attempt, body: dict[str, Any]) -> Iterable[str]:
+    kept: dict[str, Any] = {
+        "outcome": attempt.outcome,
+        "hint": attempt.hint,
+        "stored": attempt.stored,
+        "receipt": attempt.receipt,
+        "standing": attempt.standing,
+        "detail": attempt.detail,
+    }
+    for name, value in kept.items():
+        if body.get(name) != value:
+            yield f"attempt {attempt.number}: {name} is {value!r}, but the trail says {body.get(name)!r}"
+    if not _same_moment(body.get("answered_at"), attempt.answered_at):
+        yield f"attempt {attempt.number}: answered_at is not what the trail says"
+
+
+def _same_moment(told: str | None, kept: datetime | None) -> bool:
+    """Whether the trail's text is this moment, whatever the time zone of the session that wrote it."""
+    return kept is None if told is None else datetime.fromisoformat(told) == kept
+
+
+def _sighting_problems(numbers: Sequence[int], seen: Sequence[Sighting], told: Sequence[Event]) -> Iterable[str]:
+    """Each look was told in the event that bears its number."""
+    bodies = {e.number: e.body for e in told if e.kind in (EventKind.SIGHTING, EventKind.SIGHTING_SAME)}
+    for missing in sorted(set(numbers) ^ set(bodies)):
+        yield f"sighting {missing} is not both a row and an event"
+    for number, sighting in zip(numbers, seen, strict=True):
+        if (body := bodies.get(number)) is None:
+            continue
+        effects = [{**vars(e), "standing": e.standing.value} for e in sighting.effects]
+        kept = (sighting.complete, effects, sighting.version_moved, sighting.witness_has_marker)
+        said = tuple(body[n] for n in ("complete", "effects", "version_moved", "witness_has_marker"))
+        if kept != said or not _same_moment(body["began_at"], sighting.began_at):
+            yield f"sighting {number} differs from what the trail says"
+
+
+def _receipt_problems(
+    operation: Operation,
+    every: Sequence[Attempt],
+    seen: Sequence[Sighting],
+    told: Sequence[Event],
+    said: Sequence[Statement],
+) -> Iterable[str]:
+    """The receipt was proved by an attempt, a look or a resolution, and its standing is the last one told."""
+    if operation.receipt is None:
+        if operation.state is states.State.SUCCEEDED:
+            yield "it succeeded without a receipt"
+        return
+    proved = {a.receipt for a in every if a.outcome is Outcome.APPLIED}
+    proved |= {e.receipt for s in seen for e in s.effects if e.ours}
+    proved |= {Claims.from_bytes(s.statement).receipt for s in said if s.decision == "happened"}
+    if operation.receipt not in proved:
+        yield f"nothing in the evidence proves the receipt {operation.receipt}"
+    changes = [e.body for e in told if e.kind is EventKind.STANDING_CHANGED]
+    if changes and changes[-1]["standing"] != operation.standing:
+        yield f"standing is {operation.standing}, but the trail says {changes[-1]['standing']}"
+    if not changes and operation.standing is Standing.VOID and operation.state is states.State.SUCCEEDED:
+        yield "its receipt is void, and the trail does not say so"
+
+
+async def _check_sheets(conn: Connection, found: Verified, operation: Operation, told: Sequence[Event]) -> None:
+    """Digests; that each sheet shows this operation; and that every sheet that was made is there."""
+    rows = await (
+        await conn.execute("select digest, document from sheets where operation_id = %s", [operation.operation_id])
+    ).fetchall()
+    made = {e.body["digest"] for e in told if e.kind is EventKind.SHEET_MADE}
+    for row in rows:
+        name = f"sheet {bytes(row['digest']).hex()[:16]} of operation {operation.operation_id}"
+        async with found.about(conn, name):
+            if sheet_digest(bytes(row["document"])) != bytes(row["digest"]):
+                found.differ(name, "its digest is not the one of its document")
+            if read_sheet(bytes(row["document"]))["fingerprint"] != operation.fingerprint.hex():
+                found.differ(name, "it shows another operation")
+            if bytes(row["digest"]).hex() not in made:
+                found.differ(name, "the trail does not tell that it was made")
+    missing = made - {bytes(row["digest"]).hex() for row in rows}
+    for digest in sorted(missing):
+        found.differ(f"sheet {digest[:16]} of operation {operation.operation_id}", "was made and is missing")
+    found.count("sheets", len(rows))
+
+
+async def _check_statement(conn: Connection, kept: Statement, documents: dict[int, Document]) -> None:
+    """The signature, by the keys of its day; and that the columns say what was signed. Raises what differs."""
+    document = documents.get(kept.config_version)
+    if document is None:
+        raise Broken(f"configuration {kept.config_version}, under which it was accepted, is missing or unreadable")
+    sheet = b""
+    if kept.sheet is not None:
+        row = await one(conn, "select document from sheets where digest = %s", [kept.sheet])
+        sheet = bytes(row["document"])
+    envelope = Envelope(
+        statement=to_base64url(kept.statement), scheme=kept.scheme, proof=kept.proof, sheet=to_base64url(sheet)
+    )
+    verified = verify_statement(envelope, document.person_keys(), aud=document.ledger.name)
+    claims = verified.claims
+    columns = (kept.jti, kept.typ, kept.decision, kept.person, kept.kid, kept.trail_head)
+    signed = (claims.jti, claims.typ.value, claims.decision, verified.person, verified.kid)
+    if columns != (*signed, bytes.fromhex(claims.trail_head) or None):
+        raise Broken("its columns differ from what was signed")
+    if claims.sub != (kept.scope or str(kept.operation_id)):
+        raise Broken("it was signed about something else")
+    if not claims.iat - LEEWAY.total_seconds() <= kept.accepted_at.timestamp() <= claims.exp + LEEWAY.total_seconds():
+        raise Broken("it was accepted outside of its times")
+    if kept.operation_id is None:
+        return
+    operation = await operations.find(conn, kept.operation_id)
+    if operation is None or operation.fingerprint.hex() != claims.fingerprint:
+        raise Broken("it was signed for other content than the operation has")
+    told = await _trail(conn, kept.operation_id)
+    if not any(e.kind is EventKind.STATEMENT_ACCEPTED and e.body["jti"] == kept.jti for e in told):
+        raise Broken("the trail does not tell that it was accepted")
+    if kept.trail_head is not None and kept.trail_head not in {e.hash for e in told}:
+        raise Broken("it speaks about a trail that is not this one")
+
+
+async def _check_holds(conn: Connection, found: Verified, kept: Sequence[Statement]) -> None:
+    """What is held was held by a statement and told so; what was told as held is held."""
+    own = (await one(conn, "select namespace from ledger_identity"))["namespace"]
+    last: dict[str, EventKind] = {}
+    for event in await _trail(conn, own):
+        if event.kind in (EventKind.HELD, EventKind.RELEASED):
+            last[event.body["scope"]] = event.kind
+    held = {hold.scope for hold in await holds.current(conn)}
+    signed = {s.scope for s in kept if s.typ == StatementType.HOLD}
+    for scope in sorted(held | {s for s, kind in last.items() if kind is EventKind.HELD}):
+        if scope not in held:
+            found.differ(f"hold {scope}", "the trail says it is held, the row says it is not")
+        elif last.get(scope) is not EventKind.HELD:
+            found.differ(f"hold {scope}", "it is held, and the trail does not say so")
+        elif scope not in signed:
+            found.differ(f"hold {scope}", "no statement holds it")
+    found.count("holds", len(held))

@@ -1,0 +1,215 @@
+"""What the worker's login can and cannot do, statement by statement, in SQL of its own making."""
+
+from dataclasses import replace
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from ledger.model import Attempt, Outcome, Standing
+from ledger.states import State
+from ledger.store import attempts, clock, events, operations, statements
+from ledger.store.database import now
+from ledger.trail import EventKind, verify_chain, verify_state
+from tests.store.conftest import WORKER, Book, statement
+from tests.store.test_facts import IDENTITY
+
+FORBIDDEN: list[LiteralString] = [
+    "update events set body = '{}'",
+    "delete from events",
+    "truncate events",
+    "update operations set event_count = 0",
+    "update operations set head_hash = ''",
+    "delete from operations",
+    "truncate operations cascade",
+    "delete from attempts",
+    "update attempts set claimed_at = now()",
+    "update attempts set lease_until = now()",
+    "update attempts set worker = 'x'",
+    "update attempts set number = 9",
+    "update sightings set complete = true",
+    "delete from sightings",
+    "update statements set person = 'bob'",
+    "delete from statements",
+    "update sheets set document = ''",
+    "delete from sheets",
+    "update holds set scope = 'x'",
+    "delete from holds",
+    "insert into edges values (24, 'succeeded', 'approved')",
+    "update edges set target = 'approved'",
+    "delete from edges",
+    "insert into config_versions values (2, sha256(''), '', 'x', now())",
+    "update config_versions set document = ''",
+    "insert into config_current (version) values (1)",
+    "update config_current set version = 1",
+    "delete from config_current",
+    "select 1 from config_current for update",
+    "select 1 from config_current for share",
+    "insert into clock default values",
+    "update clock set shift = '1 hour'",
+    "delete from clock",
+    "update ledger_identity set namespace = gen_random_uuid()",
+    "update ledger_identity set event_count = 0",
+    "insert into ledger_identity default values",
+    "insert into targets values ('bank', 'acct_1', false, 'pay_1')",
+    "delete from targets",
+    "insert into schema_migrations values (2, 'x', 'x')",
+    "delete from schema_migrations",
+    "drop trigger events_append_only on events",
+    "alter table events disable trigger all",
+    "alter table events add column x int",
+    "drop table events cascade",
+    "create trigger x before insert on events for each row execute function refuse_change()",
+    "create rule x as on insert to events do instead nothing",
+    "create or replace function ledger_now() returns timestamptz language sql as 'select now()'",
+    "alter function ledger_now() set timezone = 'UTC'",
+    "create function public.mine() returns int language sql as 'select 1'",
+    "create table public.mine (x int)",
+    "create schema mine",
+    "set session_replication_role = replica",
+    "set role effects_owner",
+    "alter role effects_worker_login createrole",
+    "create role mine",
+    "copy events to program 'true'",
+]
+
+
+@pytest.mark.parametrize("statement", FORBIDDEN)
+async def test_the_worker_is_refused(book: Book, statement: LiteralString) -> None:
+    """By privilege, before any trigger is asked. Red when the migration grants it."""
+    async with book.connection(WORKER) as conn:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await conn.execute(statement)
+
+
+async def test_the_worker_updates_no_identity_column(book: Book) -> None:
+    """Column by column. Red when the migration grants `update` on the whole table."""
+    await book.record()
+    async with book.connection(WORKER) as conn:
+        for column, value in IDENTITY.items():
+            text = sql.SQL("update operations set {} = " + value.replace("{", "{{").replace("}", "}}"))
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                async with conn.transaction():
+                    await conn.execute(text.format(sql.Identifier(column)))
+
+
+# What a session may make for itself stands before `public` in its search path, unless a function says otherwise.
+SHADOWS: list[tuple[str, LiteralString, LiteralString]] = [
+    (
+        "edges",
+        "create temp table edges as select 99 as number, 'succeeded' as source, 'approved' as target",
+        "update operations set state = 'approved', ended_at = null where state = 'succeeded'",
+    ),
+    (
+        "events",
+        "create temp table events as select operation_id as stream, 'moved' as kind, 'blocked' as target, 9 as number"
+        " from operations",
+        "update operations set state = 'blocked', ended_at = now() where state = 'approved';"
+        " set constraints all immediate",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "made", "tried"), SHADOWS, ids=[name for name, _, _ in SHADOWS])
+async def test_a_temporary_table_of_the_worker_is_not_believed(
+    book: Book, name: str, made: LiteralString, tried: LiteralString
+) -> None:
+    """A temporary `edges` that allows everything, and temporary `events` in which every move was told.
+
+    Red when `operations_guard` or `operations_told` does not pin its search path with pg_temp last.
+    """
+    await book.at(State.SUCCEEDED)
+    await book.at(State.APPROVED)
+    async with book.connection(WORKER) as conn:
+        await conn.execute(made)
+        with pytest.raises(psycopg.Error) as refused:
+            await conn.execute(tried)
+        assert refused.value.sqlstate == "EL001"
+
+
+async def test_a_temporary_clock_of_the_worker_is_not_believed(book: Book) -> None:
+    """Neither by the clock nor by token times nor by events. Red when `ledger_now` does not pin its search path."""
+    operation = await book.record()
+    async with book.connection(WORKER) as conn:
+        await conn.execute("create temp table clock as select interval '10 years' as shift")
+        (row,) = await book.rows("select ledger_now() - clock_timestamp() < interval '1 day' as real", conn=conn)
+        assert row["real"] is True
+        at = int((await now(conn)).timestamp())
+        assert await statements.token_refusal(conn, at, at + 60, 3_600) == ""
+        await events.append(conn, operation, EventKind.PREFLIGHT, {})
+        await conn.commit()
+    assert (await book.trail(operation))[-1].at.year == (await book.trail(operation))[0].at.year
+
+
+async def test_temporary_streams_of_the_worker_give_no_numbers(book: Book) -> None:
+    """A temporary `operations` whose count and head are forged would give an event any number and any past.
+
+    Red when `events_chain` does not pin its search path.
+    """
+    operation = await book.record()
+    async with book.connection(WORKER) as conn:
+        await conn.execute(
+            "create temp table operations as select operation_id, 41::bigint as event_count, 'forged'::bytea as"
+            " head_hash, 'proposed' as state, 0 as fence from public.operations"
+        )
+        await conn.execute("grant all on operations to public")
+        await events.append(conn, operation, EventKind.PREFLIGHT, {})
+        await conn.commit()
+    stands = await book.find(operation)
+    assert stands.event_count == 2
+    verify_chain(await book.trail(operation), stands.event_count, stands.head_hash)
+
+
+async def test_a_temporary_lock_of_the_worker_locks_nothing_of_its_own(book: Book) -> None:
+    """Target and configuration locks are the real rows'. Red when `lock_target` or `lock_config` does not pin its path."""
+    operation = await book.record()
+    async with book.connection(WORKER) as conn:
+        await conn.execute("create temp table targets (like public.targets including all)")
+        await conn.execute("create temp table config_current as select 7 as version")
+        await conn.execute("grant all on targets, config_current to public")
+        (row,) = await book.rows("select lock_config() as version", conn=conn)
+        assert row["version"] == 1
+        await operations.lock_target(conn, operation)
+        await conn.commit()
+    assert await book.value("select count(*) from targets where target = %s", operation.target) == 1
+
+
+async def test_the_worker_takes_an_operation_from_proposed_to_its_end(book: Book) -> None:
+    """All that it must be able to do, in one life: record, judge, claim, send, look, answer, settle, hold, read.
+
+    Red when any grant of the migration is missing.
+    """
+    operation = await book.approved()
+    progress = await book.dispatch(operation)
+    assert progress.state == "succeeded", progress
+    done = await book.find(operation)
+    assert (done.receipt, done.standing) == (f"re_{operation.operation_id.hex}", Standing.GOOD)
+    assert len(book.bank.sent) == 1
+    trail = await book.trail(operation)
+    assert [event.edge for event in trail if event.edge is not None] == [1, 3, 7, 10]
+    verify_chain(trail, done.event_count, done.head_hash)
+    verify_state(trail, done.state)
+    async with book.ledger.transaction() as conn:
+        at = await now(conn)
+        assert await clock.is_test_clock(conn)
+        assert await statements.accept(conn, statement(done, b"said", at, jti="worker-said"))
+        await operations.mark_contradicted(conn, done.operation_id)
+
+
+async def test_the_worker_writes_the_whole_way_of_an_unknown(book: Book) -> None:
+    """Unknown, repeated, reviewed: the other columns that it may write."""
+    operation = await book.at(State.IN_FLIGHT)
+    async with book.ledger.transaction() as conn:
+        at = await now(conn)
+        assert operation.lease_until is not None
+        attempt = Attempt(number=1, claimed_at=at, lease_until=operation.lease_until)
+        operation = await attempts.open_attempt(conn, operation, attempt, "w")
+        lost = replace(attempt, outcome=Outcome.UNKNOWN, answered_at=at, late_send_at=at)
+        operation = await attempts.answer(conn, operation, lost)
+    operation = await book.step(operation, 13, State.UNKNOWN)
+    async with book.ledger.transaction() as conn:
+        noted = replace(operation, next_step="look", next_step_at=at, review_at=at, look_again_at=at)
+        operation = await operations.note(conn, operation, noted)
+    operation = await book.step(operation, 18, State.NEEDS_REVIEW)
+    assert await book.find(operation) == operation
