@@ -36,16 +36,26 @@ class Evidence:
     may_send: MaySend
     review_at: datetime
     now: datetime
-    look_first: bool  # a signed look-again wants to be answered by a look before anything else
+    look_first: bool  # a signed look-again was not yet answered by a complete look
 
     def decide(self) -> Decision:
         """The next permitted step."""
         decision = recovery.decide(
             self.contract, self.attempts, self.sightings, self.now, self.may_send, self.review_at
         )
-        if self.look_first and decision.step in (Step.REPEAT, Step.WAIT, Step.REVIEW):
-            return Decision("edge 22", Step.LOOK, "a signed look-again wants a look first")
+        if not self.look_first:
+            return decision
+        # After a signed look-again nothing is repeated before a complete look, nor given back to people before a look.
+        if decision.step is Step.REPEAT or (decision.step in (Step.WAIT, Step.REVIEW) and not self.sightings):
+            return Decision("edge 22", Step.LOOK, "a signed look-again wants a look first", self._look_pause())
         return decision
+
+    def _look_pause(self) -> float:
+        if not self.sightings:
+            return 0.0
+        told = max(s.finished_at for s in self.sightings)
+        pause = recovery.backoff_seconds(self.contract, len(self.sightings))
+        return max((told - self.now).total_seconds() + pause, 0.0)
 
 
 async def evidence(conn: Connection, ports: Ports, operation: Operation) -> Evidence:
@@ -64,7 +74,7 @@ async def evidence(conn: Connection, ports: Ports, operation: Operation) -> Evid
         may_send=MaySend.REVOKED if authority else MaySend.HELD if held else MaySend.YES,
         review_at=operation.review_at or at,
         now=at,
-        look_first=operation.look_again_at is not None and not looks,
+        look_first=operation.look_again_at is not None and not any(s.complete for s in looks),
     )
 
 
@@ -108,7 +118,7 @@ async def close_attempt_as_unknown(conn: Connection, operation: Operation, at: d
 async def _apply(conn: Connection, operation: Operation, decision: Decision, facts: Evidence) -> Operation | None:
     """The moved operation, or None when the decision is no move from here."""
     body = {"row": decision.row, "why": decision.reason}
-    success, rejection, approval = _EDGES[operation.state]
+    proved, rejection, approval = _EDGES[operation.state]
     match decision.step:
         case Step.CLOSE_ATTEMPT:
             return await close_attempt_as_unknown(conn, operation, facts.now)
@@ -122,7 +132,7 @@ async def _apply(conn: Connection, operation: Operation, decision: Decision, fac
                 next_step="" if decision.standing is Standing.GOOD else "follow",
                 next_step_at=None if decision.standing is Standing.GOOD else facts.now,
             )
-            return await operations.move(conn, operation, after, success, facts.now, body)
+            return await operations.move(conn, operation, after, proved, facts.now, body)
         case Step.REJECT if operation.state is not State.IN_FLIGHT or decision.row == "D3":
             reason = decision.reason if decision.row == "D5" else {"D4": "void"}.get(decision.row, "refused")
             after = replace(operation, state=State.REJECTED, reason=reason, next_step="", next_step_at=None)

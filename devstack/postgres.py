@@ -152,10 +152,10 @@ class Postgres:
 
     def _make_cluster(self) -> None:
         """Make the data folder unless it exists; a killed initdb leaves a `data.new-…` which the next start removes."""
-        data, secret = self._place / "data", self.root / "password"
+        cluster, secret = self._place / "data", self.root / "password"
         major = re.split(r"\D", _version(self._programs))[0]  # A beta calls itself 19beta1.
-        if data.exists():
-            made_by = (data / "PG_VERSION").read_text().strip()
+        if cluster.exists():
+            made_by = (cluster / "PG_VERSION").read_text().strip()
             if made_by != major:
                 raise PostgresError(
                     f"{data} was made by Postgres {made_by}, but the programs found are {major}: "
@@ -180,7 +180,7 @@ class Postgres:
             self._initdb(unfinished, pwfile, int(major))
         finally:
             pwfile.unlink()
-        unfinished.rename(data)
+        unfinished.rename(cluster)
         folder = os.open(self._place, os.O_RDONLY)
         os.fsync(folder)  # Or a loss of power could undo the rename, and with it all that was committed since.
         os.close(folder)
@@ -357,34 +357,34 @@ def _version(programs: Path) -> str:
     return shown.split()[2]  # "postgres (PostgreSQL) 18.4", and a packager's words after it.
 
 
-def _stop_leftover(data: Path) -> None:
+def _stop_leftover(cluster: Path) -> None:
     """End a server that outlived its launcher, which takes a SIGKILL of its guard too."""
     for sig in (signal.SIGINT, signal.SIGKILL):
-        if (pid := _postmaster(data)) is None:
+        if (pid := _postmaster(cluster)) is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, sig)
             os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + _STOP_SECONDS
-        while _postmaster(data) is not None and time.monotonic() < deadline:
+        while _postmaster(cluster) is not None and time.monotonic() < deadline:
             time.sleep(0.02)
-    if _postmaster(data) is not None:
-        raise PostgresError(f"a Postgres left over from an earlier run in {data} does not die: end it by hand")
+    if _postmaster(cluster) is not None:
+        raise PostgresError(f"a Postgres left over from an earlier run in {cluster} does not die: end it by hand")
 
 
-def _postmaster(data: Path) -> int | None:
+def _postmaster(cluster: Path) -> int | None:
     """The process in the folder's pid file if it really is the server of this folder; numbers are used again."""
     try:
-        pid = int((data / "postmaster.pid").read_text().split("\n")[0])
+        pid = int((cluster / "postmaster.pid").read_text().split("\n")[0])
     except (OSError, ValueError):
         return None
     try:
         if Path("/proc/self").exists():
-            return pid if Path(f"/proc/{pid}/cwd").resolve(strict=True) == data.resolve() else None
+            return pid if Path(f"/proc/{pid}/cwd").resolve(strict=True) == cluster.resolve() else None
         shown = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True).stdout  # noqa: S607
     except OSError:
         return None
-    return pid if str(data) in shown else None
+    return pid if str(cluster) in shown else None
 
 
 def _write_private(path: Path, text: str, owner: Account | None) -> None:

@@ -19,8 +19,9 @@ from devstack.people import Household, furnish
 from devstack.postgres import Postgres
 from devstack.stripe_standin.launch import StandInProcess
 from devstack.temporal_server import TemporalServer
+from ledger.errors import Refused
 from ledger.store import clock, configuration, views
-from ledger.store.database import Ledger
+from ledger.store.database import Connection, Ledger
 from ledger.store.migrate import migrate
 from workflows.converter import data_converter
 from workflows.operation import SEARCH_ATTRIBUTES
@@ -72,8 +73,15 @@ class Stack:
     """One ledger, its stand-in, keys and workers, on running servers. Several can share the servers, each by its name."""
 
     def __init__(
-        self, servers: Servers, root: Path, *, name: str = "ledger", say: Callable[[str], None] = print
+        self,
+        servers: Servers,
+        root: Path,
+        *,
+        name: str = "ledger",
+        stripe: StandInProcess | None = None,
+        say: Callable[[str], None] = print,
     ) -> None:
+        """With `stripe`, a running stand-in of the caller's is used, and left running."""
         root.mkdir(parents=True, exist_ok=True)
         self.servers = servers
         self.root = root
@@ -82,13 +90,14 @@ class Stack:
         self._say = say
         self._exits = ExitStack()
         self.workers: list[Child] = []
+        self._given = stripe
         self.stripe: StandInProcess
         self.household: Household
 
     def __enter__(self) -> Self:
         with ExitStack() as started:
             self._say("Stripe stand-in …")
-            self.stripe = started.enter_context(StandInProcess(self.root / "stripe.sqlite"))
+            self.stripe = self._given or started.enter_context(StandInProcess(self.root / "stripe.sqlite"))
             account = self.stripe.control.wait_ready()
             self.household = furnish(self.root / "household", secret=SECRET_KEY, account=account)
             started.callback(self._stop_workers)
@@ -119,11 +128,15 @@ class Stack:
                     sql.SQL("create database {} owner {}").format(sql.Identifier(self.name), sql.Identifier(OWNER))
                 )
 
-    async def prepare(self) -> None:
-        """Bring the ledger to this code's schema, with a test clock, and apply the configuration."""
+    async def prepare(self, *, keep_configuration: bool = False) -> None:
+        """Bring the ledger to this code's schema, with a test clock, and apply the configuration.
+
+        With `keep_configuration` one that somebody has applied since stays in force.
+        """
         await migrate(self.owner_dsn, test_clock=True)
         async with self.owner() as ledger, ledger.transaction() as conn:
-            await configuration.apply(conn, self.household.document, "devstack")
+            if not (keep_configuration and await _configured(conn)):
+                await configuration.apply(conn, self.household.document, "devstack")
 
     @asynccontextmanager
     async def owner(self) -> AsyncIterator[Ledger]:
@@ -201,6 +214,14 @@ class Stack:
         for workflow_id in running:
             with suppress(RPCError):  # its workflow is gone: there is nobody to wake
                 await client.get_workflow_handle(workflow_id).signal("look_now")
+
+
+async def _configured(conn: Connection) -> bool:
+    try:
+        await configuration.in_force(conn)
+    except Refused:
+        return False
+    return True
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:

@@ -249,7 +249,7 @@ def _d7_repeat_with_key(f: Facts) -> Decision | None:
     closes = key_window_ends(f.contract, f.attempts)
     if closes is None or f.now > closes or f.may_send is MaySend.REVOKED:
         return None
-    if any(a.hint is Hint.STORED_ERROR or _stored_refusal(a) or a.late_send_at is not None for a in f.attempts):
+    if any(_answers_the_same(a) or a.late_send_at is not None for a in f.attempts):
         return None
     if f.may_send is MaySend.HELD:
         if f.now >= f.review_at:
@@ -306,6 +306,14 @@ ROWS: tuple[Callable[[Facts], Decision | None], ...] = (
 
 def _settling(contract: Contract) -> float:
     return contract.lookup.settling if contract.lookup is not None else 0.0
+
+
+def _answers_the_same(attempt: Attempt) -> bool:
+    """Whether the provider keeps this answer for our key, so that a repeat would only hear it again.
+
+    An answer about another effect than ours is one of these as well: only a look can tell what happened.
+    """
+    return attempt.hint in (Hint.STORED_ERROR, Hint.MISMATCH) or _stored_refusal(attempt)
 
 
 def _stored_refusal(attempt: Attempt) -> bool:

@@ -105,5 +105,7 @@ def fold(moves: Iterable[tuple[int, str | None, str]]) -> State | None:
     for number, source, target in moves:
         if (source or None) != state:
             raise Broken(f"edge {number} starts at {source or 'none'}, but the operation stood at {state or 'none'}")
+        if target not in set(State):
+            raise Broken(f"edge {number} ends in {target}, which is no state")
         state = edge(number, state, State(target)).target
     return state

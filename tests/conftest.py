@@ -18,6 +18,7 @@ from activities.settings import Settings
 from devstack.people import Holder
 from devstack.stack import Servers, Stack
 from devstack.stripe_standin.control import Journal
+from devstack.stripe_standin.launch import StandInProcess
 from ledger.model import Operation
 from ledger.statement import Claims, StatementType, sheet_digest
 from ledger.statement import sign as make_envelope
@@ -123,6 +124,23 @@ class Rig:
         """The rules by which messages about an operation were refused, in the order of its trail."""
         return [e.body["rule"] for e in await self.trail(operation_id) if e.kind == EventKind.STATEMENT_REFUSED]
 
+    async def accepted(self, operation_id: str, who: str, seconds: float = 20.0) -> None:
+        """Wait until a statement of this person stands in the trail; fail on a refusal."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not any(
+            e.kind == EventKind.STATEMENT_ACCEPTED and e.body["person"] == who for e in await self.trail(operation_id)
+        ):
+            refused = await self.refusals(operation_id)
+            assert not refused and asyncio.get_running_loop().time() < deadline, (who, refused)
+            await asyncio.sleep(0.05)
+
+    async def settled(self, operation_id: str) -> None:
+        """Wait until nothing is added to the trail any more: two equal readings half a second apart."""
+        count = -1
+        while (now_at := (await self.operation(operation_id)).event_count) != count:
+            count = now_at
+            await asyncio.sleep(0.5)
+
     async def until(self, operation_id: str, *states: str, seconds: float = 20.0) -> Operation:
         """Wait until the operation stands in one of these states."""
         deadline = asyncio.get_running_loop().time() + seconds
@@ -164,11 +182,20 @@ class Rig:
             yield
 
 
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInProcess]:
+    """The Stripe stand-in; every rig begins with a new world in it."""
+    with StandInProcess(tmp_path_factory.mktemp("stripe") / "stripe.sqlite") as running_stand_in:
+        running_stand_in.control.wait_ready()
+        yield running_stand_in
+
+
 @pytest_asyncio.fixture
-async def rig(servers: Servers, tmp_path: Path) -> AsyncIterator[Rig]:
-    """A fresh ledger and stand-in; no worker runs yet."""
+async def rig(servers: Servers, stand_in: StandInProcess, tmp_path: Path) -> AsyncIterator[Rig]:
+    """A fresh ledger and a new world in the stand-in; no worker runs yet."""
     name = f"t{uuid.uuid4().hex[:12]}"
-    with Stack(servers, tmp_path, name=name, say=lambda text: None) as stack:
+    stand_in.control.reset()
+    with Stack(servers, tmp_path, name=name, stripe=stand_in, say=lambda text: None) as stack:
         await stack.prepare()
         ledger = Ledger(stack.owner_dsn, max_size=4)
         await ledger.open()

@@ -197,7 +197,7 @@ async def killed_while_sending(stage: Stage, scene: Scene) -> None:
     worker = stage.worker
     stage.arm()
     await stage.propose(scene)
-    await asyncio.to_thread(worker.wait, PATIENCE)
+    await stage.until_dead(worker)
     scene.expect(worker.returncode == -signal.SIGKILL, f"the worker ended with {worker.returncode}, not by SIGKILL")
     stage.show.step(f"worker {worker.pid} is killed with SIGKILL; what Stripe answered, if it did, dies with it")
     operation = await stage.operation(scene)

@@ -175,7 +175,8 @@ async def good_then_void(stage: Stage) -> AsyncIterator[None]:
 async def a_stopped_worker(stage: Stage) -> AsyncIterator[None]:
     """The worker is stopped between its last check and the first byte, and goes on a day later as if nothing was."""
     async with stage.play("worker stopped mid-send, 25 h", Promise("succeeded", reached=1, refunds=1)) as scene:
-        await asyncio.to_thread(stage.worker.stop)
+        stage.worker.signal(signal.SIGTERM)
+        await stage.until_dead(stage.worker)
         # With one slot it does not ask for a second task, which it would take with it into its sleep.
         sleeper = stage.start_worker(crash="guarded:stop", EFFECTS_ACTIVITIES_AT_ONCE="1")
         stage.arm()

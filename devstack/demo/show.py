@@ -80,16 +80,18 @@ class Show:
 
     def _rich_table(self, lines: Sequence[tuple[str, ...]]) -> None:
         table = Table(box=box.SIMPLE_HEAD, title="As the stand-in's own journal has it", title_justify="left")
-        for number, heading in enumerate(HEADINGS):
-            table.add_column(heading, justify="right" if heading == "seconds" else "left", no_wrap=number == 1)
+        for heading in HEADINGS:
+            # The cells are short and stay whole; the headings fold.
+            table.add_column(heading, justify="right" if heading == "seconds" else "left", no_wrap=True)
         for line in lines:
             table.add_row(*line[:-1], Text(line[-1], "green" if line[-1] == "yes" else "bold red"))
         self._console.print(table)
 
     def _plain_table(self, lines: Sequence[tuple[str, ...]]) -> None:
-        widths = [max(len(line[n]) for line in (HEADINGS, *lines)) for n in range(len(HEADINGS))]
+        headings = tuple(heading.replace("\n", " ") for heading in HEADINGS)
+        widths = [max(len(line[n]) for line in (headings, *lines)) for n in range(len(headings))]
         rule = tuple("-" * width for width in widths)
-        for line in (HEADINGS, rule, *lines):
+        for line in (headings, rule, *lines):
             cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             self._write(" | ".join(cells).rstrip())
 

@@ -74,7 +74,7 @@ class Stage:
         self.ledger = ledger
         self.show = show
         self._rows: dict[int, tuple[Row, list[str]]] = {}
-        self._scenes = 0
+        self.begun = 0  # scenarios
         self.trails: list[str] = []
         self.flag = stack.root / "crash-here"
 
@@ -83,9 +83,9 @@ class Stage:
     @asynccontextmanager
     async def play(self, name: str, promise: Promise) -> AsyncIterator[Scene]:
         """A new row, on a payment of its own of 200.00 EUR. Whatever breaks the scenario is said in its row."""
-        self._scenes += 1
+        self.begun += 1
         payment = self.stack.stripe.control.create_payment(PAID, "eur")
-        scene = Scene(self._scenes, name, promise, payment.payment_intent)
+        scene = Scene(self.begun, name, promise, payment.payment_intent)
         try:
             yield scene
         except Exception as error:
@@ -260,6 +260,14 @@ class Stage:
         """One more worker process; `crash` is NAME:kill or NAME:stop, which fires once after `arm`."""
         seam = {"EFFECTS_SEAM": f"{crash}:{self.flag}"} if crash else {}
         return self.stack.worker(**WORKER_SETTINGS, **seam, **settings)
+
+    async def until_dead(self, worker: Child) -> None:
+        """Wait until this worker has ended."""
+
+        async def dead() -> bool:
+            return not worker.alive
+
+        await self.until(dead, f"{worker.name} has ended")
 
     @property
     def worker(self) -> Child:

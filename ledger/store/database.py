@@ -1,5 +1,6 @@
 """The connection pool, transactions, and the only translation of psycopg's errors into the ledger's."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -18,13 +19,14 @@ class Ledger:
     """The ledger's database. Open it once per process; every use is one short transaction without network calls inside."""
 
     def __init__(self, dsn: str, *, max_size: int = 10, timeout: float = 5.0) -> None:
+        self._timeout = timeout
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             dsn,
             min_size=1,
             max_size=max_size,
             timeout=timeout,
             open=False,
-            check=AsyncConnectionPool.check_connection,
+            check=self._answers,
             kwargs={"row_factory": dict_row, "autocommit": True},
             connection_class=psycopg.AsyncConnection[DictRow],
         )
@@ -32,13 +34,18 @@ class Ledger:
     async def open(self) -> None:
         """Connect; `Unavailable` when Postgres does not answer."""
         try:
-            await self._pool.open(wait=True)
+            await self._pool.open(wait=True, timeout=self._timeout)  # its own default is half a minute
         except (PoolTimeout, psycopg.OperationalError) as error:
             raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error
 
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.close()
+
+    async def _answers(self, conn: Connection) -> None:
+        """Whether this connection still works. Bounded here: the pool's own patience does not cover its check."""
+        async with asyncio.timeout(self._timeout):
+            await AsyncConnectionPool.check_connection(conn)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import LiteralString
+from typing import Any, LiteralString
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -28,6 +29,7 @@ from ledger.store import attempts, configuration, events, holds, operations
 from ledger.store.database import now
 from ledger.trail import EventKind
 from providers.port import Classified
+from tests.store.bank import nothing
 from tests.store.conftest import WORKER, Book, arrived, document, ref, step
 
 ROW: LiteralString = "select 1 from operations where operation_id = %s for update"
@@ -137,7 +139,8 @@ async def test_each_expectation_alone_stops_a_stale_writer(book: Book, stale: st
     Red when `_write` drops ` and <stale> = …` (tried for each).
     """
     operation = await book.at(State.UNKNOWN)
-    before = replace(operation, **{stale: {"state": State.NEEDS_REVIEW, "fence": 0, "event_count": 4}[stale]})
+    stale_values: dict[str, Any] = {"state": State.NEEDS_REVIEW, "fence": 0, "event_count": 3}
+    before = replace(operation, **{stale: stale_values[stale]})
     async with book.ledger.transaction() as conn:
         with pytest.raises(Superseded):
             if before.state is State.UNKNOWN:
@@ -377,7 +380,7 @@ async def test_a_hold_before_the_claim_makes_it_wait(own_book: Book, scope: str)
     assert (stands.state, stands.fence, stands.next_step) == (State.APPROVED, 0, "dispatch (held)")
     async with own_book.ledger.transaction() as conn:
         assert [h.scope for h in await holds.current(conn)] == [scope]
-    own_book.bank.while_asked = type(own_book.bank)().while_asked
+    own_book.bank.while_asked = nothing
     release = Hold(own_book.ports)
     for by, held in (("olga", True), ("olga", True), ("oscar", False)):
         answer = await own_book.run(release.hold, own_book.hold(scope, by=by, typ=StatementType.RELEASE))
@@ -419,6 +422,22 @@ async def test_a_hold_of_another_scope_stops_nothing(own_book: Book) -> None:
     assert not isinstance(await claim(own_book, other), Claim)
 
 
+async def test_a_release_from_before_the_hold_counts_for_nothing(own_book: Book) -> None:
+    """Even in the same microsecond, as when the wall clock was set back and ledger time stands at the last event.
+
+    Red when `of_scope` takes what was accepted at the hold's own time, or `ledger_now` may stand still.
+    """
+    hold = Hold(own_book.ports).hold
+    await own_book.set_clock(timedelta(hours=-1))
+    early = await own_book.run(hold, own_book.hold("all", by="olga", typ=StatementType.RELEASE))
+    assert early.accepted
+    assert (await own_book.run(hold, own_book.hold("all"))).held
+    first = await own_book.run(hold, own_book.hold("all", by="oscar", typ=StatementType.RELEASE))
+    assert (first.held, first.still_needed) == (True, 1)
+    second = await own_book.run(hold, own_book.hold("all", by="olga", typ=StatementType.RELEASE))
+    assert (second.held, second.still_needed) == (False, 0)
+
+
 async def test_the_guard_lets_only_its_own_fence_pass(own_book: Book) -> None:
     """After the lease was taken over by a second claim. Red when `_may_still_send` compares no fence."""
     operation = await own_book.approved()
@@ -438,7 +457,7 @@ async def test_the_guard_lets_only_its_own_fence_pass(own_book: Book) -> None:
 async def test_an_attempt_needs_its_operation(book: Book) -> None:
     """The foreign key is the second lock behind `operations.lock`."""
     operation = await book.at(State.IN_FLIGHT)
-    stranger = replace(operation, operation_id=operation.config_version and type(operation.operation_id)(int=7))
+    stranger = replace(operation, operation_id=UUID(int=7))
     async with book.ledger.transaction() as conn:
         at = await now(conn)
         with pytest.raises(psycopg.Error) as refused:

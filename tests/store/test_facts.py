@@ -246,7 +246,7 @@ async def test_an_attempt_is_the_claim_that_was_just_made(book: Book) -> None:
         assert refused.value.sqlstate == "EL001"
 
 
-DEFINITE = [
+DEFINITE: list[tuple[Outcome, dict[str, Any]]] = [
     (Outcome.APPLIED, {"receipt": "re_a", "standing": Standing.GOOD}),
     (Outcome.REFUSED, {"stored": True}),
     (Outcome.NO_EFFECT, {"hint": Hint.NOT_SENT}),
@@ -395,7 +395,7 @@ async def test_looks_agree_or_tell_something_new(book: Book) -> None:
         async with book.ledger.transaction() as conn:
             at = await now(conn)
             locked = await operations.lock(conn, operation.operation_id)
-            look = Sighting(**{"began_at": at, "finished_at": at, "complete": True, **told})
+            look = replace(Sighting(at, at, True), **told)
             await attempts.record_sighting(conn, locked, look)
         assert (await book.trail(operation))[-1].kind is kind
     assert EventKind.SIGHTING in EVIDENCE

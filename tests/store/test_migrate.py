@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from importlib import resources
 from pathlib import Path
 
 import psycopg
@@ -123,7 +124,7 @@ async def test_files_are_numbered_without_gaps(tmp_path: Path, monkeypatch: pyte
     folder.mkdir()
     for name in ("0001_one.sql", "0002_two.sql", "README.md", "3_no.sql"):
         (folder / name).write_text("select 1")
-    monkeypatch.setattr(migrating.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda package: tmp_path)
     assert [(m.version, m.name) for m in migrations()] == [(1, "one"), (2, "two")]
     (folder / "0004_four.sql").write_text("select 1")
     with pytest.raises(Refused, match="without gaps"):

@@ -304,6 +304,22 @@ def test_a_document_that_fits_together_passes() -> None:
     check(document(lambda content: [person.update(operator_of=["acme"]) for person in content["people"][2:]]))
 
 
+def test_one_good_key_and_the_highest_limit_are_enough_to_approve() -> None:
+    def change(content: Any) -> None:
+        content["rules"][0]["approvers"] = 2
+        content["people"][0]["keys"][0]["revoked"] = True
+        content["people"][0]["roles"].append({**ROLE, "limit_minor": 5})
+
+    check(document(change))
+
+
+def test_a_single_total_without_a_waiver_is_found() -> None:
+    def change(content: Any) -> None:
+        content["rules"][0].update(waive_up_to_minor=0, waive_total_per_target_minor=0)
+
+    assert refusal(check, document(change)).rule == "waiver_totals"
+
+
 # From version to version
 
 

@@ -338,6 +338,12 @@ def test_who_may_approve() -> None:
     policy.may_approve(DOCUMENT, "erin", MAILING)
 
 
+def test_the_highest_limit_of_several_counts() -> None:
+    bob = DOCUMENT.people[1]
+    more = bob.model_copy(update={"roles": (*bob.roles, bob.roles[0].model_copy(update={"limit_minor": 5_000}))})
+    policy.may_approve(DOCUMENT.model_copy(update={"people": (more,)}), "bob", replace(OPERATION, amount_minor=5_000))
+
+
 def test_a_decline_needs_the_role_but_no_limit_and_no_distance() -> None:
     policy.may_decline(DOCUMENT, "bob", replace(OPERATION, amount_minor=50_000, requested_by="bob"), "bob-1")
     policy.may_decline(DOCUMENT, "dave", OPERATION)

@@ -144,8 +144,8 @@ D2 = (
     Case("misused outranks what every attempt is proved to be", "D2", Step.REVIEW, KEY_AND_LOOKUP, 900,
          (unknown(hint=Hint.MISUSED), refused(2, 100, stored=True)), (look(400),)),
     Case("a mismatch outranks a refusal", "D2", Step.REVIEW, LOOKUP_ONLY, 60, (refused(),), (look(50, stranger()),)),
-    Case("an answer about another effect is only unknown", "D7", Step.REPEAT, KEY_AND_LOOKUP, 60,
-         (unknown(hint=Hint.MISMATCH),)),
+    Case("an answer about another effect is unknown, and a repeat would hear it again", "D9", Step.LOOK,
+         KEY_AND_LOOKUP, 60, (unknown(hint=Hint.MISMATCH),)),
 )  # fmt: skip
 
 D3 = (

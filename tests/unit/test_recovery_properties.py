@@ -133,7 +133,8 @@ class Known:
 
     def unusable_key(self) -> bool:
         """Whether the key's answer is stored, or a request left after its guard."""
-        return any(a.hint is Hint.STORED_ERROR or a.stored or a.late_send_at is not None for a in self.attempts)
+        kept = (Hint.STORED_ERROR, Hint.MISMATCH)
+        return any(a.hint in kept or a.stored or a.late_send_at is not None for a in self.attempts)
 
 
 KNOWN = st.builds(

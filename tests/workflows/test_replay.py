@@ -1,0 +1,51 @@
+"""Closed histories of every path, of every released version, replay with today's workflow code.
+
+A changed order of commands breaks runs that wait for weeks: use `workflow.patched`, never edit a saved history.
+`EFFECTS_RECORD=0.2 make test ARGS="tests/workflows/test_replay.py"` records the paths of a new version.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+
+from tests.conftest import Rig
+from tests.workflows.paths import PATHS
+from workflows.client import workflow_id
+from workflows.converter import data_converter
+from workflows.operation import OperationWorkflow
+
+HISTORIES = Path(__file__).parent.parent / "histories"
+SAVED = sorted(HISTORIES.rglob("*.json"))
+
+
+@pytest.mark.parametrize("path", SAVED, ids=lambda p: f"{p.parent.name}/{p.stem}")
+async def test_a_saved_history_replays(path: Path) -> None:
+    """Red: add an activity call before the first one in `OperationWorkflow.run`."""
+    history = WorkflowHistory.from_json(path.stem, path.read_text())
+    replayer = Replayer(workflows=[OperationWorkflow], data_converter=data_converter)
+    await replayer.replay_workflow(history)
+
+
+def test_every_path_has_a_saved_history() -> None:
+    """Of the latest version, so that a new path is recorded before it is released."""
+    latest = max(HISTORIES.iterdir())
+    assert {p.stem for p in latest.glob("*.json")} == set(PATHS)
+
+
+@pytest.mark.skipif("EFFECTS_RECORD" not in os.environ, reason="records histories: EFFECTS_RECORD=VERSION")
+@pytest.mark.parametrize("name", sorted(PATHS))
+async def test_record(rig: Rig, name: str) -> None:
+    """Drive one path and keep its last run's history."""
+    folder = HISTORIES / os.environ["EFFECTS_RECORD"]
+    folder.mkdir(exist_ok=True)
+    async with rig.worker():
+        proposal = await PATHS[name](rig)
+        handle = rig.client.get_workflow_handle(workflow_id(proposal.tenant, proposal.business_key))
+        await handle.result()
+        history = await handle.fetch_history()
+    text = json.dumps(json.loads(history.to_json()), indent=1)
+    (folder / f"{name}.json").write_text(text + "\n")
