@@ -144,8 +144,8 @@ async def one_page(conn: Connection, operation: Operation, given: Settings) -> P
         page.say(adapter.resolution)
         page.say("")
         page.title(f"To settle it (evidence read up to event {operation.event_count})")
-        for why in permitted.values():
-            page.say(f"  {why}" if why else "")
+        for why in filter(None, permitted.values()):
+            page.say(f"  {why}")
         for command in commands:
             page.say(f"  {command}")
     page.document |= {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from commands.exits import Exit, Misuse, Silent, Unsettled
 from commands.page import Page
-from ledger.errors import Broken, LedgerError, Refused, Unavailable
+from ledger.errors import Broken, LedgerError, Refused, Superseded, Unavailable
 from ledger.fingerprint import visible
 
 
@@ -91,4 +91,5 @@ _KINDS: dict[type[Exception], tuple[Exit, str]] = {
     Unavailable: (Exit.SILENT, "no answer"),
     Broken: (Exit.BROKEN, "broken"),
     Unsettled: (Exit.UNSETTLED, "not settled"),
+    Superseded: (Exit.UNSETTLED, "not settled"),
 }

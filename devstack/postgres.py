@@ -158,7 +158,7 @@ class Postgres:
             made_by = (cluster / "PG_VERSION").read_text().strip()
             if made_by != major:
                 raise PostgresError(
-                    f"{data} was made by Postgres {made_by}, but the programs found are {major}: "
+                    f"{cluster} was made by Postgres {made_by}, but the programs found are {major}: "
                     f"set PG_BIN to the bin folder of a Postgres {made_by}, or delete {self.root} to begin anew"
                 )
             if not secret.exists():
