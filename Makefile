@@ -22,7 +22,7 @@ else
 	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile --require-hashes -r requirements/uv.txt
 	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --no-build requirements/dev.txt
 endif
-	@$(BIN)/python -m devstack.install
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 
 demo: $(STAMP) ## run the main job on an embedded stack (ALL=1: every scenario)

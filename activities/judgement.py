@@ -1,5 +1,6 @@
 """Judging an operation that was not sent: read the target at the provider, then apply policy under the target lock."""
 
+import asyncio
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -19,6 +20,8 @@ from ledger.trail import EventKind
 from providers.port import Credential, Preflight
 
 UNREADABLE_PAUSE = 10.0
+READ_SECONDS = 45.0  # for reading one target to its end, page by page
+MOST_COMPETING = 50  # listed on a sheet
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,11 @@ class Refusal:
         return {"field": self.field, "why": self.sentence}
 
 
-async def read_target(ports: Ports, operation: Operation) -> Reading:
-    """Ask the provider about the target, and the credential whose it is. No transaction is open meanwhile."""
+async def read_target(ports: Ports, operation: Operation, within: float = READ_SECONDS) -> Reading:
+    """Ask the provider about the target, and the credential whose it is, for at most `within` seconds.
+
+    No transaction is open meanwhile.
+    """
     async with ports.ledger.transaction() as conn:
         _, document = await configuration.in_force(conn)
         began_at = await now(conn)
@@ -55,14 +61,18 @@ async def read_target(ports: Ports, operation: Operation) -> Reading:
         credential = ports.secrets.credential(document, operation)
     except Refused as refusal:
         return Reading(Preflight(complete=False), None, began_at, refusal.rule)
-    owner = await provider.whose(credential)
-    if owner is None:
-        return Reading(Preflight(complete=False), credential, began_at, "provider unreadable")
-    if (owner.account, owner.livemode) != (operation.account, operation.livemode):
-        return Reading(Preflight(complete=False), None, began_at, "credential of another account or mode")
-    preflight = await provider.preflight(
-        credential, operation.target, operation.arguments, provider.marker_of(operation)
-    )
+    try:
+        async with asyncio.timeout(within):
+            owner = await provider.whose(credential)
+            if owner is None:
+                return Reading(Preflight(complete=False), credential, began_at, "provider unreadable")
+            if (owner.account, owner.livemode) != (operation.account, operation.livemode):
+                return Reading(Preflight(complete=False), None, began_at, "credential of another account or mode")
+            preflight = await provider.preflight(
+                credential, operation.target, operation.arguments, provider.marker_of(operation)
+            )
+    except TimeoutError:
+        return Reading(Preflight(complete=False), credential, began_at, "provider slow")
     return Reading(preflight, credential, began_at, "" if preflight.complete else "provider unreadable")
 
 
@@ -153,7 +163,7 @@ async def _verdict(
         if e.look_alike and e.standing is not Standing.VOID and e.receipt not in ours
     ]
     target = policy.TargetFacts(
-        unfit=preflight.unfit or ("another target" if preflight.target not in ("", operation.target) else ""),
+        unfit=preflight.unfit or _incomplete(preflight, operation),
         captured_minor=preflight.amount_minor,
         currency=preflight.currency,
         effects=tuple(
@@ -164,6 +174,15 @@ async def _verdict(
     reserving = [policy.Reserving(str(o.operation_id), o.receipt, o.amount_minor or 0) for o in others]
     waived = await totals.waived(conn, operation, at)
     return policy.judge(rule, operation, target, waived, equivalents, reserving)
+
+
+def _incomplete(preflight: Preflight, operation: Operation) -> str:
+    """Why the reading cannot be judged by: it is of another target, or an effect on it does not say how much it took."""
+    if preflight.target not in ("", operation.target):
+        return "another target"
+    if operation.amount_minor is not None and any(type(e.summary.get("amount")) is not int for e in preflight.effects):
+        return "an effect without an amount"
+    return ""
 
 
 def reserves(operation: Operation) -> bool:
@@ -242,6 +261,8 @@ async def make_sheet(conn: Connection, operation: Operation, facts: dict[str, An
         for o in await operations.on_target(conn, operation)
         if o.ended_at is None or reserves(o)
     ]
+    if len(competing) > MOST_COMPETING:  # a sheet has a size; that there are more is what matters then
+        competing = [*competing[:MOST_COMPETING], {"more": str(len(competing) - MOST_COMPETING)}]
     document = build_sheet(
         json.loads(operation.canonical), facts, competing, int(at.timestamp()), operation.people_needed or 1
     )

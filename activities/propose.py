@@ -7,7 +7,7 @@ from uuid import UUID
 from temporalio import activity
 
 from activities.errors import heartbeating, translated
-from activities.judgement import judge, read_target
+from activities.judgement import READ_SECONDS, judge, read_target
 from activities.messages import Next, OperationRef, Progress, Proposal
 from activities.ports import Ports
 from activities.progress import tell
@@ -21,6 +21,7 @@ from ledger.store import configuration, operations, statements
 from ledger.store.database import Connection, now
 
 LONGEST_TOKEN_SECONDS = 3600
+ANSWER_READ_SECONDS = 3.0  # the caller waits for this one; a slower provider is read again by `judge`
 
 
 class Propose:
@@ -39,7 +40,7 @@ class Propose:
                 return Progress(
                     state="refused", reason=refused.rule, field=refused.field, message=str(refused), next=Next.DONE
                 )
-            return await self._judge(operation)
+            return await self._judge(operation, within=ANSWER_READ_SECONDS)
 
     @activity.defn(name="judge")
     async def judge(self, ref: OperationRef) -> Progress:
@@ -47,13 +48,13 @@ class Propose:
         async with translated(), heartbeating():
             async with self._ports.ledger.transaction() as conn:
                 operation = await operations.lock(conn, UUID(ref.operation_id), known_events=ref.known_events)
-            return await self._judge(operation)
+            return await self._judge(operation, within=READ_SECONDS)
 
-    async def _judge(self, operation: Operation) -> Progress:
+    async def _judge(self, operation: Operation, within: float) -> Progress:
         if operation.state not in (State.PROPOSED, State.AWAITING_APPROVAL):
             async with self._ports.ledger.transaction() as conn:
                 return await tell(conn, operation)
-        reading = await read_target(self._ports, operation)
+        reading = await read_target(self._ports, operation, within)
         async with self._ports.ledger.transaction() as conn:
             await operations.lock_target(conn, operation)
             locked = await operations.lock(conn, operation.operation_id)

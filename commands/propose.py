@@ -192,7 +192,7 @@ def rests(operation: Operation) -> bool:
 
 def answer_page(answer: Answer, operation: Operation | None, moved: dict[str, Any], *, waited: bool) -> Page:
     """What was answered, and where the ledger stands since, with what its last move says; the later word counts."""
-    if operation is not None and (answer.state != "refused" or operation.state in REFUSALS):
+    if operation is not None:
         answer = answer.model_copy(
             update={
                 "state": operation.state.value,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from activities.resolve import check_absence, check_undeterminable
 from activities.settings import Settings
@@ -179,13 +180,13 @@ def what_is_permitted(found: Evidence) -> dict[str, str]:
 
 
 def resolve_commands(operation: Operation, found: Evidence, permitted: dict[str, str]) -> list[str]:
-    """The exact commands that the evidence leaves open, bound to what was read."""
+    """The exact commands that the evidence leaves open, bound to what was read. What a provider wrote is quoted."""
     base = f"effects resolve {operation.operation_id} --as NAME --seen {operation.event_count}"
     latest = found.sightings[-1].effects if found.sightings else ()
     living = [e for e in latest if e.standing is not Standing.VOID and (e.ours or e.look_alike)]
-    receipts = [visible(e.receipt) for e in living] or ["RECEIPT"]
+    receipts = [quote(visible(e.receipt)) for e in living] or ["RECEIPT"]
     commands = [f'{base} --happened {receipt} --evidence "…"' for receipt in receipts]
-    foreign = "".join(f" --foreign {visible(e.receipt)}" for e in living if e.look_alike)
+    foreign = "".join(f" --foreign {quote(visible(e.receipt))}" for e in living if e.look_alike)
     if not permitted["did_not_happen"] or "absence_unproved" in permitted["did_not_happen"]:
         commands.append(f'{base} --did-not-happen{foreign} --evidence "…"')
     if not permitted["undetermined"]:

@@ -4,7 +4,10 @@ import os
 import sys
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from activities.settings import Settings
+from commands.exits import Misuse
 from ledger.errors import Refused
 
 STACK_FILE = Path(".cache/stack/environment")
@@ -15,7 +18,12 @@ def settings() -> Settings:
     """The settings; without EFFECTS_LEDGER_DSN those of the dev stack of this folder, which is said on stderr."""
     if not os.environ.get("EFFECTS_LEDGER_DSN") and STACK_FILE.is_file():
         _load(STACK_FILE)
-    return Settings()
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = "EFFECTS_" + "_".join(map(str, first["loc"])).upper()
+        raise Misuse(f"{name}: {first['msg'].lower()}") from None
 
 
 def ledger_dsn(given: Settings) -> str:

@@ -1,5 +1,7 @@
 """`migrate`, `verify`, `clock advance`: the schema, the proof that nothing was changed, and the dev stack's time."""
 
+import psycopg
+
 from activities.settings import Settings
 from commands import tell
 from commands.amounts import duration, lasting
@@ -9,7 +11,7 @@ from commands.reading import first_line, probe, reading
 from commands.surroundings import ledger_dsn, only_dev, owner_dsn, settings
 from commands.temporal import connected
 from commands.voice import Voice
-from ledger.errors import LedgerError, Refused
+from ledger.errors import Broken, LedgerError, Refused
 from ledger.store import clock, views
 from ledger.store.database import Ledger
 from ledger.store.migrate import check as check_schema
@@ -31,7 +33,12 @@ async def migrate(voice: Voice, *, check: bool, test_clock: bool) -> Page:
         only_dev(given, "--test-clock")
     owner = owner_dsn(given)
     await probe(owner)
-    applied = await run_migrations(owner, test_clock=test_clock)
+    try:
+        applied = await run_migrations(owner, test_clock=test_clock)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise Refused("login_too_weak", f"use the DSN of the database's owner: {first_line(error)}") from error
+    except psycopg.Error as error:
+        raise Broken(f"{error.sqlstate}: {first_line(error)}") from error
     page = Page({"applied": applied, "test_clock": test_clock})
     page.say(f"Applied migration {', '.join(map(str, applied))}." if applied else "Nothing to apply.")
     return page
@@ -64,20 +71,23 @@ async def advance(voice: Voice, by: str) -> Page:
     """Move the ledger's clock and the stand-in's, and wake every open operation. Dev stacks only."""
     given = settings()
     only_dev(given, "a movable clock")
+    if not given.stripe_base_url:
+        raise Refused("not_dev", "EFFECTS_STRIPE_BASE_URL names no stand-in whose clock could be moved")
     owner = owner_dsn(given)
     seconds = duration(by).total_seconds()
     await probe(owner)
     temporal = await connected(given.task_queue)
-    _advance_stand_in(given, seconds)
     ledger = Ledger(owner, max_size=1)
     await ledger.open()
     try:
+        # The ledger first: between the two it may think a key dead that still lives, never the other way round.
         async with ledger.transaction() as conn:
             await clock.advance(conn, seconds)
             facts = await views.server_facts(conn)
             waiting = await views.with_a_workflow(conn)
     finally:
         await ledger.close()
+    _advance_stand_in(given, seconds)
     woken = 0
     for operation in waiting:
         try:
@@ -91,13 +101,12 @@ async def advance(voice: Voice, by: str) -> Page:
 
 
 def _advance_stand_in(given: Settings, seconds: float) -> None:
-    """The provider's clock first: a key that our ledger thinks dead must not live on there."""
-    if not given.stripe_base_url:
-        raise Refused("not_dev", "EFFECTS_STRIPE_BASE_URL names no stand-in whose clock could be moved")
+    """Move the clock of the provider's stand-in."""
     from httpx import HTTPError
 
     from devstack.stripe_standin.control import StandInControl
 
+    assert given.stripe_base_url
     try:
         with StandInControl(given.stripe_base_url) as control:
             control.advance(seconds)

@@ -1,7 +1,9 @@
 """Runs the body of a command: shows its page, asks its questions, and turns every error into its exit code."""
 
 import asyncio
+import os
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -46,7 +48,10 @@ def run(as_json: bool, body: Body) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except (Misuse, Silent, Unsettled, LedgerError, BrokenPipeError) as error:
+    except (Misuse, Silent, Unsettled, LedgerError) as error:
+        return tell_error(error, as_json)
+    except Exception as error:
+        traceback.print_exc()  # a bug of ours: where it is belongs into a report
         return tell_error(error, as_json)
     try:
         if as_json:
@@ -54,7 +59,8 @@ def run(as_json: bool, body: Body) -> int:
         else:
             page.print()
     except BrokenPipeError:
-        return int(page.exit)
+        # whoever read us has enough (`| head`); Python would complain once more when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return int(page.exit)
 
 

@@ -15,6 +15,9 @@ with workflow.unsafe.imports_passed_through():
 PATIENT = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
 )
+# A local activity holds its workflow task: every second try waits on a timer of the server instead, so that updates are
+# answered and timers run while our Postgres is down.
+AT_ONCE = timedelta(milliseconds=100)
 # Longer than any lease, with time to write down an answer while our own Postgres restarts.
 DISPATCH_TIMEOUT = timedelta(minutes=6)
 
@@ -26,7 +29,7 @@ async def propose(proposal: Proposal) -> Progress:
         proposal,
         result_type=Progress,
         start_to_close_timeout=timedelta(seconds=20),
-        local_retry_threshold=timedelta(seconds=5),
+        local_retry_threshold=AT_ONCE,
         retry_policy=PATIENT,
         summary="record and judge the proposal",
     )
@@ -53,7 +56,7 @@ async def record(message: Message) -> Progress:
         message,
         result_type=Progress,
         start_to_close_timeout=timedelta(seconds=10),
-        local_retry_threshold=timedelta(seconds=5),
+        local_retry_threshold=AT_ONCE,
         retry_policy=PATIENT,
         summary=f"record a message: {message.kind}",
     )
@@ -95,7 +98,7 @@ async def read(ref: OperationRef) -> Progress:
         ref,
         result_type=Progress,
         start_to_close_timeout=timedelta(seconds=10),
-        local_retry_threshold=timedelta(seconds=5),
+        local_retry_threshold=AT_ONCE,
         retry_policy=PATIENT,
         summary="read the ledger",
     )

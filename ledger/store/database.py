@@ -18,7 +18,7 @@ Connection = psycopg.AsyncConnection[DictRow]
 class Ledger:
     """The ledger's database. Open it once per process; every use is one short transaction without network calls inside."""
 
-    def __init__(self, dsn: str, *, max_size: int = 10, timeout: float = 5.0) -> None:
+    def __init__(self, dsn: str, *, max_size: int = 10, timeout: float = 2.0) -> None:
         self._timeout = timeout
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             dsn,
@@ -31,10 +31,10 @@ class Ledger:
             connection_class=psycopg.AsyncConnection[DictRow],
         )
 
-    async def open(self) -> None:
-        """Connect; `Unavailable` when Postgres does not answer."""
+    async def open(self, within: float = 10.0) -> None:
+        """Connect; `Unavailable` when Postgres does not answer within so many seconds. A start may take longer than a use."""
         try:
-            await self._pool.open(wait=True, timeout=self._timeout)  # its own default is half a minute
+            await self._pool.open(wait=True, timeout=within)
         except (PoolTimeout, psycopg.OperationalError) as error:
             raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error
 

@@ -20,8 +20,8 @@ COLUMNS: Final[LiteralString] = (
     " operation_id, tenant, business_key, actor, requested_by, action, provider, account, livemode, target, arguments,"
     " amount_minor, currency, expected_version, evidence, distinct_from, equivalence_key, policy_version, config_version,"
     " canonical, request_digest, fingerprint, approval_expires_at, idempotency_key, kid, state, reason, people_needed,"
-    " fence, lease_until, frozen_request, frozen_contract, proposed_at, first_claimed_at, ended_at, next_step, next_step_at, review_at,"
-    " look_again_at, receipt, standing, event_count, head_hash "
+    " fence, lease_until, frozen_request, frozen_contract, proposed_at, first_claimed_at, ended_at, next_step,"
+    " next_step_at, review_at, look_again_at, receipt, standing, event_count, head_hash "
 )
 _FIND: Final[LiteralString] = "select" + COLUMNS + "from operations where operation_id = %s"
 _LOCK: Final[LiteralString] = "select" + COLUMNS + "from operations where operation_id = %s for update"

@@ -66,11 +66,14 @@ async def of_operation(conn: Connection, operation_id: UUID) -> list[Statement]:
 
 
 async def of_scope(conn: Connection, scope: str, since: datetime | None) -> list[Statement]:
-    """Accepted holds and releases of a scope since a moment, oldest first."""
+    """Accepted holds and releases of a scope, oldest first; with `since`, the hold of that moment and what came after it.
+
+    A release of that very moment came before: where the wall clock was set back, ledger time goes on by microseconds.
+    """
     rows = await (
         await conn.execute(
-            "select" + _COLUMNS + "from statements where scope = %(scope)s"
-            " and (%(since)s::timestamptz is null or accepted_at >= %(since)s) order by accepted_at, jti",
+            "select" + _COLUMNS + "from statements where scope = %(scope)s and (%(since)s::timestamptz is null"
+            " or accepted_at > %(since)s or (accepted_at = %(since)s and typ = 'hold')) order by accepted_at, jti",
             {"scope": scope, "since": since},
         )
     ).fetchall()

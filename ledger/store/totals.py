@@ -8,8 +8,9 @@ from ledger.store.database import Connection, one
 
 
 async def waived(conn: Connection, operation: Operation, now: datetime) -> Totals:
-    """Minor units waived on this target, and by this actor in the 24 hours before `now`, this operation left out.
+    """Minor units waived on this target, and for this actor in the 24 hours before `now`, this operation left out.
 
+    A waiver counts from when it was given, not from the proposal: proposals that waited must not be one day's surprise.
     Everything waived that may have had an effect counts: approved, sent, unsettled, or succeeded and not void.
     The actor's total is serialized by an advisory lock, since it spans targets.
     """
@@ -22,10 +23,10 @@ async def waived(conn: Connection, operation: Operation, now: datetime) -> Total
         "   where (provider, account, livemode, target) = (%(provider)s, %(account)s, %(livemode)s, %(target)s)), 0)"
         "   as target_minor,"
         " coalesce(sum(amount_minor) filter ("
-        "   where tenant = %(tenant)s and actor = %(actor)s and proposed_at > %(now)s - interval '24 hours'), 0)"
+        "   where tenant = %(tenant)s and actor = %(actor)s and waived_at > %(now)s - interval '24 hours'), 0)"
         "   as actor_day_minor"
         " from operations where people_needed = 0 and currency = %(currency)s and operation_id <> %(operation_id)s"
-        " and (tenant = %(tenant)s and actor = %(actor)s and proposed_at > %(now)s - interval '24 hours'"
+        " and (tenant = %(tenant)s and actor = %(actor)s and waived_at > %(now)s - interval '24 hours'"
         "   or (provider, account, livemode, target) = (%(provider)s, %(account)s, %(livemode)s, %(target)s))"
         " and state in ('approved', 'in_flight', 'unknown', 'needs_review', 'undetermined', 'succeeded')"
         " and standing is distinct from 'void'",

@@ -6,24 +6,22 @@
 """
 
 import hashlib
-import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg
 
-from ledger import fingerprint, states
-from ledger.config import Document, from_canonical, rule_version
+from ledger import states
+from ledger.config import Document, from_canonical
 from ledger.errors import Broken, LedgerError
 from ledger.fingerprint import to_base64url
-from ledger.model import Attempt, Operation, Outcome, Sighting, Standing
-from ledger.statement import Claims, Envelope, StatementType, read_sheet, sheet_digest
+from ledger.model import Operation
+from ledger.statement import Envelope, StatementType, read_sheet, sheet_digest
 from ledger.statement import verify as verify_statement
-from ledger.store import attempts, events, holds, operations, statements, views
+from ledger.store import attempts, events, holds, operations, recompute, statements, views
 from ledger.store.database import Connection, one
 from ledger.store.statements import Statement
 from ledger.trail import Event, EventKind, verify_bodies, verify_chain, verify_state
@@ -78,17 +76,20 @@ async def verify(conn: Connection) -> Verified:
     await _check_edges(conn, found)
     await _check_configuration(conn, found, documents)
     await _check_own_stream(conn, found)
-    kept = await statements.every(conn)
-    for operation_id in await views.every_id(conn):
-        async with found.about(conn, f"operation {operation_id}"):
-            await _check_operation(
-                conn, found, operation_id, documents, [s for s in kept if s.operation_id == operation_id]
-            )
-    for statement in kept:
+    about: dict[UUID | None, list[Statement]] = {}
+    for statement in await statements.every(conn):
+        about.setdefault(statement.operation_id, []).append(statement)
         async with found.about(conn, f"statement {statement.jti}"):
             await _check_statement(conn, statement, documents)
         found.count("statements")
-    await _check_holds(conn, found, kept)
+    known = await views.every_id(conn)
+    for operation_id in known:
+        async with found.about(conn, f"operation {operation_id}"):
+            await _check_operation(conn, found, operation_id, documents, about.get(operation_id, []))
+    for stream in await views.streams(conn):
+        if stream not in known:
+            found.differ(f"operation {stream}", "has a trail, and its row is missing")
+    await _check_holds(conn, found, about.get(None, []))
     for row in await views.overdue(conn):
         what = f"{row['state']}: next step {row['next_step']!r} was due at {row['next_step_at']:%Y-%m-%d %H:%M:%S}Z"
         found.warnings.append(Finding(f"operation {row['operation_id']}", what))
@@ -155,7 +156,7 @@ async def _check_operation(
     assert operation is not None
     name = f"operation {operation_id}"
     found.count("operations")
-    for what in _identity_problems(
+    for what in recompute.identity_problems(
         operation, await operations.namespace(conn), documents.get(operation.config_version)
     ):
         found.differ(name, what)
@@ -169,138 +170,22 @@ async def _check_operation(
     numbers = await (
         await conn.execute("select number from sightings where operation_id = %s order by number", [operation_id])
     ).fetchall()
-    for what in _attempt_problems(operation, every, told):
+    for what in recompute.attempt_problems(operation, every, told):
         found.differ(name, what)
-    for what in _sighting_problems([row["number"] for row in numbers], seen, told):
+    for what in recompute.sighting_problems([row["number"] for row in numbers], seen, told):
         found.differ(name, what)
-    for what in _receipt_problems(operation, every, seen, told, said):
+    for what in recompute.receipt_problems(operation, every, seen, told, said):
         found.differ(name, what)
     contradicted = any(e.kind is EventKind.CONTRADICTION for e in told)
     if contradicted is not await views.contradicted(conn, operation_id):
         found.differ(name, f"contradicted is {not contradicted}, but the trail says {contradicted}")
     await _check_sheets(conn, found, operation, told)
-    jtis = {s.jti for s in said}
-    for event in told:
-        if event.kind is EventKind.STATEMENT_ACCEPTED and event.body["jti"] not in jtis:
-            found.differ(f"statement {event.body['jti']}", f"was accepted (event {event.number}) and is missing")
+    for jti, what in recompute.statement_problems(said, told):
+        found.differ(f"statement {jti}", what)
+    for what in recompute.authority_problems(operation, said, told):
+        found.differ(name, what)
     found.count("attempts", len(every))
     found.count("sightings", len(seen))
-
-
-def _identity_problems(operation: Operation, namespace: UUID, document: Document | None) -> Iterable[str]:
-    """What the canonical bytes, the columns and the names derived from them do not agree on."""
-    if fingerprint.fingerprint(operation.canonical) != operation.fingerprint:
-        yield "its fingerprint is not the one of its canonical bytes"
-    expires = int(operation.approval_expires_at.timestamp())
-    fields: dict[str, Any] = {name: getattr(operation, name) for name in fingerprint.IDENTITY_FIELDS}
-    again = fingerprint.identity(**{**fields, "approval_expires_at": expires})
-    written = fingerprint.canonical_bytes(again, max_bytes=fingerprint.MAX_SHEET)
-    if written != operation.canonical:
-        kept = json.loads(operation.canonical)
-        differing = sorted(key for key in again.keys() | kept.keys() if again.get(key) != kept.get(key))
-        yield f"columns differ from the canonical bytes: {', '.join(differing) or 'not the canonical form'}"
-    derived = fingerprint.operation_id(namespace, operation.tenant, operation.business_key)
-    if derived != operation.operation_id:
-        yield f"its id is not the one of {operation.tenant}/{operation.business_key}"
-    if fingerprint.idempotency_key(operation.operation_id) != operation.idempotency_key:
-        yield "its idempotency key is not the one of its id"
-    if document is None:
-        yield f"configuration {operation.config_version}, under which it was proposed, is missing or unreadable"
-        return
-    if rule_version(document, operation.tenant, operation.action, operation.currency) != operation.policy_version:
-        yield "policy_version is not the rule of its configuration"
-    grant = document.grant(operation.kid)
-    if grant is None or grant.tenant != operation.tenant or operation.actor not in grant.actors:
-        yield f"the key {operation.kid} was not granted its proposal"
-
-
-def _attempt_problems(operation: Operation, every: Sequence[Attempt], told: Sequence[Event]) -> Iterable[str]:
-    """Each attempt was told when it was opened and when it was answered, in the same words."""
-    opened = {e.fence: e.body for e in told if e.kind is EventKind.ATTEMPT_OPENED}
-    answers: dict[int, dict[str, Any]] = {}
-    for event in told:
-        if event.kind in (EventKind.ATTEMPT_ANSWERED, EventKind.LATE_ANSWER):
-            answers[event.body["attempt"]] = event.body
-    late = {e.body["attempt"] for e in told if e.kind is EventKind.LATE_SEND}
-    if [a.number for a in every] != list(range(1, operation.fence + 1)):
-        yield f"attempts {[a.number for a in every]} do not fit fence {operation.fence}"
-    if set(opened) != {a.number for a in every}:
-        yield f"the trail opened attempts {sorted(opened)}"
-    lease = ((operation.frozen_contract or {}).get("timing") or {}) if operation.frozen_contract else {}
-    length = sum(lease.get(name, 0.0) for name in ("send_within", "call_deadline", "slack"))
-    for a in every:
-        if not _same_moment(opened.get(a.number, {}).get("lease_until"), a.lease_until):
-            yield f"attempt {a.number}: its lease is not the one that was opened"
-        if abs((a.lease_until - a.claimed_at).total_seconds() - length) > 0.001:
-            yield f"attempt {a.number}: claimed_at does not fit its lease"
-        if (a.outcome is not None) != (a.number in answers):
-            yield f"attempt {a.number}: outcome {a.outcome} does not fit the trail"
-        elif a.outcome is not None:
-            yield from _answer_problems(a, answers[a.number])
-        if (a.late_send_at is not None) != (a.number in late):
-            yield f"attempt {a.number}: late_send_at does not fit the trail"
-    if every and operation.first_claimed_at != every[0].claimed_at:
-        yield "first_claimed_at is not the claim of attempt 1"
-
-
-def _answer_problems(attempt: Attempt, body: dict[str, Any]) -> Iterable[str]:
-    kept: dict[str, Any] = {
-        "outcome": attempt.outcome,
-        "hint": attempt.hint,
-        "stored": attempt.stored,
-        "receipt": attempt.receipt,
-        "standing": attempt.standing,
-        "detail": attempt.detail,
-    }
-    for name, value in kept.items():
-        if body.get(name) != value:
-            yield f"attempt {attempt.number}: {name} is {value!r}, but the trail says {body.get(name)!r}"
-    if not _same_moment(body.get("answered_at"), attempt.answered_at):
-        yield f"attempt {attempt.number}: answered_at is not what the trail says"
-
-
-def _same_moment(told: str | None, kept: datetime | None) -> bool:
-    """Whether the trail's text is this moment, whatever the time zone of the session that wrote it."""
-    return kept is None if told is None else datetime.fromisoformat(told) == kept
-
-
-def _sighting_problems(numbers: Sequence[int], seen: Sequence[Sighting], told: Sequence[Event]) -> Iterable[str]:
-    """Each look was told in the event that bears its number."""
-    bodies = {e.number: e.body for e in told if e.kind in (EventKind.SIGHTING, EventKind.SIGHTING_SAME)}
-    for missing in sorted(set(numbers) ^ set(bodies)):
-        yield f"sighting {missing} is not both a row and an event"
-    for number, sighting in zip(numbers, seen, strict=True):
-        if (body := bodies.get(number)) is None:
-            continue
-        effects = [{**vars(e), "standing": e.standing.value} for e in sighting.effects]
-        kept = (sighting.complete, effects, sighting.version_moved, sighting.witness_has_marker)
-        said = tuple(body[n] for n in ("complete", "effects", "version_moved", "witness_has_marker"))
-        if kept != said or not _same_moment(body["began_at"], sighting.began_at):
-            yield f"sighting {number} differs from what the trail says"
-
-
-def _receipt_problems(
-    operation: Operation,
-    every: Sequence[Attempt],
-    seen: Sequence[Sighting],
-    told: Sequence[Event],
-    said: Sequence[Statement],
-) -> Iterable[str]:
-    """The receipt was proved by an attempt, a look or a resolution, and its standing is the last one told."""
-    if operation.receipt is None:
-        if operation.state is states.State.SUCCEEDED:
-            yield "it succeeded without a receipt"
-        return
-    proved = {a.receipt for a in every if a.outcome is Outcome.APPLIED}
-    proved |= {e.receipt for s in seen for e in s.effects if e.ours}
-    proved |= {Claims.from_bytes(s.statement).receipt for s in said if s.decision == "happened"}
-    if operation.receipt not in proved:
-        yield f"nothing in the evidence proves the receipt {operation.receipt}"
-    changes = [e.body for e in told if e.kind is EventKind.STANDING_CHANGED]
-    if changes and changes[-1]["standing"] != operation.standing:
-        yield f"standing is {operation.standing}, but the trail says {changes[-1]['standing']}"
-    if not changes and operation.standing is Standing.VOID and operation.state is states.State.SUCCEEDED:
-        yield "its receipt is void, and the trail does not say so"
 
 
 async def _check_sheets(conn: Connection, found: Verified, operation: Operation, told: Sequence[Event]) -> None:
@@ -351,11 +236,6 @@ async def _check_statement(conn: Connection, kept: Statement, documents: dict[in
     operation = await operations.find(conn, kept.operation_id)
     if operation is None or operation.fingerprint.hex() != claims.fingerprint:
         raise Broken("it was signed for other content than the operation has")
-    told = await _trail(conn, kept.operation_id)
-    if not any(e.kind is EventKind.STATEMENT_ACCEPTED and e.body["jti"] == kept.jti for e in told):
-        raise Broken("the trail does not tell that it was accepted")
-    if kept.trail_head is not None and kept.trail_head not in {e.hash for e in told}:
-        raise Broken("it speaks about a trail that is not this one")
 
 
 async def _check_holds(conn: Connection, found: Verified, kept: Sequence[Statement]) -> None:

@@ -85,6 +85,16 @@ async def every_id(conn: Connection) -> list[UUID]:
     return [row["operation_id"] for row in rows]
 
 
+async def streams(conn: Connection) -> list[UUID]:
+    """Every operation that has events, by the events alone."""
+    rows = await (
+        await conn.execute(
+            "select distinct stream from events where stream not in (select namespace from ledger_identity)"
+        )
+    ).fetchall()
+    return [row["stream"] for row in rows]
+
+
 async def server_facts(conn: Connection) -> dict[str, Any]:
     """What `show` says about the ledger itself."""
     row = await (

@@ -432,8 +432,9 @@ async def test_ten_commands_in_a_row_end_with_zero(rig: Rig) -> None:
     """Temporal's client can abort an interpreter that ends at once: none of these may."""
     async with rig.worker():
         answer = await rig.propose(rig.proposal(rig.payment(), 5_000))
-        codes = [
-            (await asyncio.to_thread(command, rig, "look", answer.operation_id, "--wait", "0")).returncode
-            for _ in range(10)
-        ]
+        words = ("look", answer.operation_id, "--wait", "0")
+        codes = []
+        for _ in range(5):  # two at a time: starting Python is most of what they do
+            both = await asyncio.gather(*(asyncio.to_thread(command, rig, *words) for _ in range(2)))
+            codes += [one.returncode for one in both]
     assert codes == [0] * 10

@@ -25,7 +25,7 @@ from ledger.errors import Broken, Superseded
 from ledger.model import Attempt, Hint, Operation, Outcome, Standing
 from ledger.statement import StatementType
 from ledger.states import State
-from ledger.store import attempts, configuration, events, holds, operations
+from ledger.store import attempts, configuration, events, holds, operations, statements
 from ledger.store.database import now
 from ledger.trail import EventKind
 from providers.port import Classified
@@ -431,7 +431,12 @@ async def test_a_release_from_before_the_hold_counts_for_nothing(own_book: Book)
     await own_book.set_clock(timedelta(hours=-1))
     early = await own_book.run(hold, own_book.hold("all", by="olga", typ=StatementType.RELEASE))
     assert early.accepted
-    assert (await own_book.run(hold, own_book.hold("all"))).held
+    assert (await own_book.run(hold, own_book.hold("all", by="oscar"))).held
+    async with own_book.ledger.transaction() as conn:
+        (in_force,) = await holds.current(conn)
+        said = await statements.of_scope(conn, "all", in_force.since)
+        assert [(s.typ, s.person) for s in said] == [("hold", "oscar")]  # who holds it is told, the early release not
+        assert len(await statements.of_scope(conn, "all", None)) == 2
     first = await own_book.run(hold, own_book.hold("all", by="oscar", typ=StatementType.RELEASE))
     assert (first.held, first.still_needed) == (True, 1)
     second = await own_book.run(hold, own_book.hold("all", by="olga", typ=StatementType.RELEASE))

@@ -121,6 +121,7 @@ BORN: list[tuple[str, LiteralString]] = [
     ("frozen_contract", "'{}'"),
     ("first_claimed_at", "now()"),
     ("people_needed", "0"),
+    ("waived_at", "now()"),
     ("contradicted", "true"),
 ]
 

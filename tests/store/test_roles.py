@@ -12,7 +12,7 @@ from ledger.states import State
 from ledger.store import attempts, clock, events, operations, statements
 from ledger.store.database import now
 from ledger.trail import EventKind, verify_chain, verify_state
-from tests.store.conftest import WORKER, Book, statement
+from tests.store.conftest import PASSWORD, WORKER, Book, statement
 from tests.store.test_facts import IDENTITY
 
 FORBIDDEN: list[LiteralString] = [
@@ -21,6 +21,7 @@ FORBIDDEN: list[LiteralString] = [
     "truncate events",
     "update operations set event_count = 0",
     "update operations set head_hash = ''",
+    "update operations set waived_at = null",
     "delete from operations",
     "truncate operations cascade",
     "delete from attempts",
@@ -173,6 +174,25 @@ async def test_a_temporary_lock_of_the_worker_locks_nothing_of_its_own(book: Boo
         await operations.lock_target(conn, operation)
         await conn.commit()
     assert await book.value("select count(*) from targets where target = %s", operation.target) == 1
+
+
+async def test_a_stranger_reads_nothing_and_holds_no_lock(book: Book) -> None:
+    """Another login of the same server. Red when the migration leaves the two definer functions to everybody."""
+    async with book.connection("postgres", autocommit=True) as conn:
+        await conn.execute(f"create role stranger login password '{PASSWORD}'".encode())
+    tried: list[LiteralString] = [
+        "select lock_config()",
+        "select lock_target('bank', 'acct_1', false, 'pay_1')",
+        "select 1 from operations",
+        "select 1 from statements",
+        "select ledger_now()",
+        "insert into events select * from events",
+    ]
+    async with book.connection("stranger") as conn:
+        for query in tried:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                async with conn.transaction():
+                    await conn.execute(query)
 
 
 async def test_the_worker_takes_an_operation_from_proposed_to_its_end(book: Book) -> None:

@@ -14,6 +14,8 @@ from ledger.store.database import now
 from ledger.trail import EventKind, chain_hash, verify_bodies, verify_chain, verify_state
 from tests.store.conftest import OWNER, WORKER, Book, step
 
+MICROSECOND = timedelta(microseconds=1)
+
 
 async def test_concurrent_appends_are_numbered_without_gaps_and_chained(book: Book) -> None:
     """Twenty transactions wait for the stream that this test holds; a third of them is rolled back afterwards.
@@ -37,7 +39,7 @@ async def test_concurrent_appends_are_numbered_without_gaps_and_chained(book: Bo
     assert [event.number for event in trail] == list(range(1, 15))
     verify_chain(trail, stands.event_count, stands.head_hash)
     assert {event.body["writer"] for event in trail[1:]} == {n for n in range(20) if n % 3}
-    assert [event.at for event in trail] == sorted(event.at for event in trail)
+    assert [event.at for event in trail] == sorted({event.at for event in trail})
 
 
 async def test_the_ledgers_own_stream_is_numbered_and_chained_as_well(book: Book) -> None:
@@ -150,20 +152,21 @@ async def test_a_signer_has_seen_the_trail_up_to_a_head_of_this_stream(book: Boo
 
 
 async def test_the_clock_is_never_behind_the_last_event(own_book: Book) -> None:
-    """The wall clock steps back by an hour, which the owner's clock row imitates.
+    """The wall clock steps back by an hour, which the owner's clock row imitates: time goes on from the last event.
 
-    Red when `ledger_now` loses its `select at from events`, or `events_chain` its `greatest`.
+    Red when `ledger_now` loses its `select at … from events`, or the microsecond after it.
     """
     operation = await own_book.record()
     last = (await own_book.trail(operation))[-1].at
     await own_book.set_clock(timedelta(hours=-1))
     assert await own_book.value("select ledger_now() < clock_timestamp()") is True  # it did step back
     async with own_book.ledger.transaction() as conn:
-        assert await now(conn) == last
+        assert await now(conn) == last + MICROSECOND
         operation = await step(conn, operation, 4, State.BLOCKED)
-        assert operation.ended_at == last
+        assert operation.ended_at == last + MICROSECOND
+        assert await now(conn) == last + 2 * MICROSECOND
     trail = await own_book.trail(operation)
-    assert trail[-1].at == last
+    assert trail[-1].at == last + MICROSECOND
     verify_chain(trail, operation.event_count, operation.head_hash)
     await own_book.set_clock(timedelta(hours=1))
     async with own_book.ledger.transaction() as conn:

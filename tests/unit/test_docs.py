@@ -63,7 +63,7 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
 
 
 @cache
-def tests_in(file: Path) -> frozenset[str]:
+def named_in(file: Path) -> frozenset[str]:
     """The names of the tests in a file."""
     tree = ast.parse(file.read_text())
     names = (node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
@@ -151,7 +151,7 @@ def headings(file: Path) -> frozenset[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_every_named_file_exists(document: Path) -> None:
     """`ledger/states.py` and the like, wherever they are named."""
-    named = set(re.findall(r"`((?:[a-z_]+/)+[\w-]+\.(?:py|sql|toml|md|txt))`", document.read_text()))
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z0-9_-]+\.(?:py|sql|toml|md|txt))`", document.read_text()))
     gone = {name for name in named if not (ROOT / name).exists()}
     assert not gone, f"{name_of(document)}: {', '.join(sorted(gone))}"
 
@@ -160,7 +160,7 @@ def test_every_threat_names_tests_that_exist() -> None:
     """docs/threats.md claims nothing that no test shows; every row of its table names at least one."""
     text = (ROOT / "docs" / "threats.md").read_text()
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
-    gone = [f"{file}::{test}" for file, test in named if test not in tests_in(ROOT / file)]
+    gone = [f"{file}::{test}" for file, test in named if test not in named_in(ROOT / file)]
     assert not gone, ", ".join(gone)
     claims = [line for line in text.splitlines() if re.match(r"\| (?!---|cannot|guarantee)", line)]
     silent = [line[:80] for line in claims if "::test_" not in line]

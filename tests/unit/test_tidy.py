@@ -17,7 +17,7 @@ BANNED = {"failed", "success", "status", "result", "process", "handle", "data", 
 PROVIDERS_WORDS = ("devstack/stripe_standin/", "providers/stripe_")
 LIBRARIES_WORDS = {"data_converter"}  # temporalio's name for an argument
 # Run by name, imported by nobody.
-STARTED = {"worker", "starter", "devstack.install"}
+STARTED = {"worker", "starter"}
 # Only starter (lazily) and tests use these.
 FOR_TESTS_TOO = "devstack."
 

@@ -117,6 +117,7 @@ create table operations (
   state text not null,
   reason text not null default '',
   people_needed int check (people_needed >= 0), -- null until judged; 0 where the rule waives the person
+  waived_at timestamptz, -- set by the guard on edge 3: the day's waivers count from here, not from the proposal
   fence int not null default 0 check (fence >= 0),
   lease_until timestamptz,
   -- json, not jsonb: a repeat sends these bytes again, in this order
@@ -151,7 +152,7 @@ create unique index one_operation_per_receipt on operations (provider, account, 
 create index operations_on_target on operations (provider, account, livemode, target);
 -- open work only: costs follow what is unsettled, not what was ever done
 create index operations_open on operations (next_step_at) where ended_at is null;
-create index operations_waived_by_actor on operations (tenant, actor, proposed_at);
+create index operations_waived_by_actor on operations (tenant, actor, waived_at) where waived_at is not null;
 
 -- The target lock: reservations on one (provider, account, livemode, target) happen one after another, whatever the tenant.
 create table targets (
@@ -262,11 +263,12 @@ create table events (
 );
 create index events_by_time on events (at);
 
--- The ledger's time: read after locks are held, moved only by the owner-only clock row, never behind the last event.
+-- The ledger's time: read after locks are held, moved only by the owner-only clock row, and always later than the last
+-- event: what is decided on an event comes after it, even while a wall clock that was set back catches up.
 create function ledger_now() returns timestamptz language sql volatile set search_path = public, pg_temp as $$
   select greatest(
     clock_timestamp() + coalesce((select shift from clock), interval '0'),
-    (select at from events order by at desc limit 1)
+    (select at + interval '1 microsecond' from events order by at desc limit 1)
   )
 $$;
 
@@ -289,7 +291,6 @@ declare
   head_before bytea;
   stands text;
   under int;
-  last_at timestamptz;
 begin
   select event_count, head_hash, state, fence into count_before, head_before, stands, under
     from operations where operation_id = new.stream for update;
@@ -310,9 +311,8 @@ begin
     raise exception 'operation % made no move % from % to %', new.stream, new.edge, new.source, new.target
       using errcode = 'EL001';
   end if;
-  select at into last_at from events where stream = new.stream order by number desc limit 1;
   new.number := count_before + 1;
-  new.at := greatest(ledger_now(), last_at);
+  new.at := ledger_now();
   new.body_digest := sha256(convert_to(new.body, 'UTF8'));
   new.previous_hash := head_before;
   new.hash := sha256(
@@ -353,7 +353,7 @@ begin
     end if;
     -- and brings no past: no worker can insert a number of events, a head, a fence, a claim or a receipt
     if (new.reason, new.fence, new.contradicted, new.event_count, new.head_hash) <> ('', 0, false, 0, ''::bytea)
-       or num_nonnulls(new.people_needed, new.lease_until, new.frozen_request, new.frozen_contract, new.first_claimed_at,
+       or num_nonnulls(new.people_needed, new.waived_at, new.lease_until, new.frozen_request, new.frozen_contract, new.first_claimed_at,
                        new.ended_at, new.review_at, new.look_again_at, new.receipt, new.standing) > 0 then
       raise exception 'an operation begins with nothing done' using errcode = 'EL001';
     end if;
@@ -384,6 +384,7 @@ begin
   if new.fence <> old.fence + (new.state = 'in_flight' and old.state <> 'in_flight')::int then
     raise exception 'fence % cannot follow % on the way to %', new.fence, old.fence, new.state using errcode = 'EL001';
   end if;
+  new.waived_at := case when old.state = 'proposed' and new.state = 'approved' then ledger_now() else old.waived_at end;
   return new;
 end $$;
 create trigger operations_guard before insert or update on operations for each row execute function operations_guard();
@@ -438,3 +439,6 @@ grant update (state, reason, people_needed, fence, lease_until, frozen_request, 
   on operations to effects_worker;
 grant update (outcome, hint, stored, receipt, standing, answered_at, late_send_at, detail) on attempts to effects_worker;
 grant update (held, since, statement, reason) on holds to effects_worker;
+-- Functions are everybody's unless said otherwise, and a stranger that held these locks would stop every claim.
+revoke execute on function lock_config(), lock_target(text, text, boolean, text) from public;
+grant execute on function lock_config(), lock_target(text, text, boolean, text) to effects_worker;

@@ -1,0 +1,228 @@
+"""What operators see and click in Temporal's Web UI, in a real browser: nothing that is clicked wedges an operation.
+
+With EFFECTS_PICTURES set, the screenshots are written to docs/pictures as well.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from selenium.webdriver import Chrome
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import WorkflowExecutionStatus
+
+from devstack.stack import Servers
+from ledger.trail import EventKind, sentence
+from tests.conftest import Rig
+from tests.e2e.web_ui import Page, start_browser
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+MISSING = (
+    "no chromium and chromedriver on the path; Debian: apt-get install --no-install-recommends chromium chromium-driver"
+)
+
+pytestmark = [
+    # in CI the browser is not optional: there the fixture fails
+    pytest.mark.skipif(not (CHROMIUM and DRIVER) and os.environ.get("CI") != "true", reason=MISSING),
+    pytest.mark.timeout(240),  # a browser on a busy machine
+]
+
+clicked = asyncio.to_thread  # the worker lives in this loop: whoever clicks does so beside it
+A_DAY_AND_AN_HOUR = 25 * 3600.0
+
+# What is sent by clicking: signal, text in the box, encoding; and what the trail says about it.
+SHAPE = "without statement, scheme and proof as texts"
+CLICKS = [
+    ("decide", "", "json/plain", "decide with 0 payloads instead of one"),
+    ("resolve", "", "json/plain", "resolve with 0 payloads instead of one"),
+    ("withdraw", "", "json/plain", "withdraw with 0 payloads instead of one"),
+    ("decide", '{"approve": true}', "json/plain", f"decide {SHAPE}"),
+    ("decide", '"approved"', "json/plain", "decide without a JSON object"),
+]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """As everywhere, but with the Web UI; `rig` stands on these."""
+    root = tmp_path_factory.mktemp("servers-with-ui")
+    with Servers(root, durable=False, ui=True, remember=False, say=lambda text: None) as running_servers:
+        yield running_servers
+    running_servers.postgres.remove()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """One headless Chromium for all tests here."""
+    assert CHROMIUM and DRIVER, MISSING
+    started = start_browser(CHROMIUM, DRIVER, tmp_path_factory.mktemp("chromium"))
+    yield started
+    started.quit()
+
+
+@pytest_asyncio.fixture
+async def page(rig: Rig, browser: Chrome, tmp_path: Path) -> AsyncIterator[Page]:
+    """A window on the Web UI of the rig's server."""
+    folders = [tmp_path, PICTURES] if os.environ.get("EFFECTS_PICTURES") else [tmp_path]
+    ui_url = rig.stack.servers.temporal.ui_url
+    assert ui_url is not None
+    yield Page(browser, ui_url, *folders)
+
+
+async def events(workflow: Any) -> list[HistoryEvent]:
+    """The history of a workflow."""
+    return list((await workflow.fetch_history()).events)
+
+
+async def assert_not_wedged(workflow: Any) -> None:
+    """It answers a query, its task was not tried twice, and no task of it has failed so far."""
+    metadata = await workflow.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert metadata.current_details
+    description = await workflow.describe()
+    assert description.status is WorkflowExecutionStatus.RUNNING
+    assert description.raw_description.pending_workflow_task.attempt <= 1
+    failed = (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
+    assert [event for event in await events(workflow) if event.event_type in failed] == []
+
+
+async def junk(rig: Rig, operation_id: str) -> list[str]:
+    """What the trail says about unusable signals, in order."""
+    return [e.body["rule"] for e in await rig.trail(operation_id) if e.kind == EventKind.JUNK_REFUSED]
+
+
+async def until(look: Callable[[], Any], what: str, *, seconds: float = 20.0) -> None:
+    """Wait for something that clicking set off."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not await look():
+        assert asyncio.get_running_loop().time() < deadline, f"no {what} within {seconds} s"
+        await asyncio.sleep(0.05)
+
+
+async def click_everything_wrong(rig: Rig, page: Page, workflow: Any, operation_id: str) -> None:
+    """Every unusable signal that the dialogs let through, and the one they do not; after each the operation is well."""
+    refused: list[str] = []
+    for name, text, encoding, rule in CLICKS:
+        assert await clicked(page.send, "signal", name, text, encoding=encoding) == ""
+        refused.append(rule)
+
+        async def all_written_down() -> bool:
+            return await junk(rig, operation_id) == refused
+
+        await until(all_written_down, f"trail with {refused}")
+        await assert_not_wedged(workflow)
+
+    complaint = await clicked(page.send, "signal", "decide", '{"approve":')
+    assert "valid JSON" in complaint
+    await clicked(page.cancel_dialog)
+    assert await junk(rig, operation_id) == refused
+    await assert_not_wedged(workflow)
+
+
+async def click_look_now(page: Page, workflow: Any) -> None:
+    """The one signal that needs no input: an empty box is right, and the worker looks."""
+
+    async def judged_again() -> bool:
+        scheduled = [e.activity_task_scheduled_event_attributes for e in await events(workflow)]
+        return any(one.activity_type.name == "judge" for one in scheduled)
+
+    assert not await judged_again()
+    assert await clicked(page.send, "signal", "look_now", "") == ""
+    await until(judged_again, "second judgement")
+    await assert_not_wedged(workflow)
+
+
+async def click_wrong_updates(rig: Rig, page: Page, workflow: Any, operation_id: str) -> None:
+    """An update answers in the dialog what is wrong with it, in words, and leaves nothing in the history."""
+    before = len(await events(workflow))
+    complaint = await clicked(page.send, "update", "decide", '{"approve": true}')
+    assert complaint.startswith(f"decide {SHAPE}. Needs one JSON object:"), complaint
+    await clicked(page.cancel_dialog)
+    await assert_not_wedged(workflow)
+    assert len(await events(workflow)) == before
+    # Right in shape, but signed by nobody: this one is kept as what it is.
+    assert await clicked(page.send, "update", "decide", '{"statement": "e30", "scheme": "jws", "proof": "me"}') == ""
+    assert await rig.refusals(operation_id) == ["proof_malformed"]
+    await assert_not_wedged(workflow)
+
+
+async def test_no_click_wedges_a_waiting_operation_and_the_right_signature_ends_it(rig: Rig, page: Page) -> None:
+    """Empty boxes, broken and wrong JSON to every door, by clicking; each refusal is in the trail and on the screen.
+
+    Red: give a signal of `OperationWorkflow` a positional parameter instead of `*args`; drop the update's validator;
+    let `_details` in activities/progress.py show the trail as one paragraph, or `_plain` keep brackets.
+    """
+    target = rig.payment()
+    proposal = rig.proposal(target, amount=5_000, key="order-1001")
+    async with rig.worker():
+        answer = await rig.propose(proposal)
+        assert answer.state == "awaiting_approval"
+        waived = await rig.propose(rig.proposal(rig.payment(), key="order-1000"))
+        await rig.until(waived.operation_id, "succeeded")  # in no list of what waits
+        workflow, op = rig.handle(proposal), answer.operation_id
+
+        assert await clicked(page.listed, "EffectState='awaiting_approval'", workflow.id) == [workflow.id]
+        await clicked(page.open, workflow.id)
+        await clicked(page.state, "running")
+        (timer,) = [e for e in await events(workflow) if e.HasField("timer_started_event_attributes")]
+        told = rig.client.data_converter.payload_converter.from_payload(timer.user_metadata.summary)
+        await clicked(page.tab, "timeline", told)
+        shown = await clicked(page.tab, "search-attributes", '"EffectState": "awaiting_approval"')
+        assert '"EffectAmountMinor": 5000' in shown and '"EffectNext": "people"' in shown
+        assert await clicked(page.summary) == f"refund on {target}"
+        details = await clicked(page.details, "awaiting_approval")
+        assert details.heading == "awaiting_approval"
+        assert any("50.00 EUR" in item and target in item for item in details.items)
+        assert any(item.startswith("next:") for item in details.items)
+        assert any(f"effects approve {op}" in item for item in details.items)
+        await clicked(page.picture, "waiting")
+
+        await click_everything_wrong(rig, page, workflow, op)
+        await click_look_now(page, workflow)
+        await click_wrong_updates(rig, page, workflow, op)
+
+        trail = await rig.trail(op)
+        details = await clicked(page.details, f"{trail[-1].number}.")
+        assert details.heading == "awaiting_approval" and details.links == []
+        for event in trail[-8:]:
+            assert any(sentence(event) in item for item in details.items), (sentence(event), details)
+        await clicked(page.picture, "refused")
+
+        assert (await rig.decide(proposal, await rig.signed(op, "alice", "approval"))).reason == ""
+        receipt = (await rig.until(op, "succeeded")).receipt
+        assert (await workflow.result())["state"] == "succeeded"
+        await clicked(page.state, "completed")
+        assert (await clicked(page.details, f"receipt {receipt}")).heading == "succeeded"
+        await clicked(page.tab, "timeline", "claim and send")
+        await clicked(page.picture, "done")
+    assert [e.refund for e in rig.effects(target)] == [receipt]
+
+
+async def test_an_operation_in_review_says_so_and_names_the_command(rig: Rig, page: Page) -> None:
+    """A request lost before the provider, 25 hours later: the operator finds it by a link and reads what to do.
+
+    Red: drop the line with `effects review` in activities/progress.py.
+    """
+    target = rig.payment()
+    rig.stack.stripe.control.fault("lost-request", times=None, payment_intent=target)
+    proposal = rig.proposal(target, key="order-1002")
+    async with rig.worker():
+        op = (await rig.propose(proposal)).operation_id
+        await rig.until(op, "unknown")
+        await rig.advance(A_DAY_AND_AN_HOUR)
+        await rig.until(op, "needs_review", seconds=60)
+        workflow = rig.handle(proposal)
+        assert await clicked(page.listed, "EffectState='needs_review'", workflow.id) == [workflow.id]
+        await clicked(page.open, workflow.id)
+        details = await clicked(page.details, "needs_review")
+        assert details.heading.startswith("needs_review")
+        assert any(f"effects review {op}" in item for item in details.items)
+        await clicked(page.picture, "review")
+        await assert_not_wedged(workflow)
+    assert rig.effects(target) == []
