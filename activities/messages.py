@@ -3,6 +3,8 @@
 Amounts are integers in the provider's minor unit, times ISO 8601 in UTC, durations seconds.
 """
 
+import hashlib
+import json
 from enum import StrEnum
 from typing import Any
 
@@ -35,6 +37,18 @@ class Proposal(BaseModel):
     token: str = ""
 
 
+REQUEST_PREFIX = b"effect-ledger/request/v1\n"
+
+
+def request_digest(proposal: Proposal) -> str:
+    """SHA-256 (hex) of what is asked for: equal to the ledger's own for every proposal that it accepts (a test compares)."""
+    asked = proposal.model_dump(
+        include={"action", "target", "arguments", "evidence", "distinct_from", "expected_version"}
+    )
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(REQUEST_PREFIX + text.encode(errors="surrogatepass")).hexdigest()
+
+
 class Next(StrEnum):
     """What the workflow does next about an operation."""
 
@@ -56,6 +70,7 @@ class Progress(BaseModel):
     reason: str = ""
     field: str = ""
     message: str = ""
+    request_digest: str = ""  # hex; what this operation is, in its caller's words
     refused_rule: str = ""  # the message just recorded did not count, and why
     events: int = 0  # the highest event number seen
     until: str = ""  # when the next step falls due

@@ -25,6 +25,7 @@ async def tell(conn: Connection, operation: Operation) -> Progress:
         next=following,
         delay_seconds=0.0 if due is None else max((due - at).total_seconds(), 0.0),
         reason=operation.reason,
+        request_digest=operation.request_digest.hex(),
         events=operation.event_count,
         until=until,
         tenant=operation.tenant,

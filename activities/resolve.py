@@ -203,7 +203,9 @@ def check_absence(facts: Evidence, claims: Claims) -> None:
         return
     foreign = set(claims.foreign)
     if foreign & set(recovery.known_receipts(facts.attempts, facts.sightings)):
-        raise Refused("receipt_is_ours", "a receipt that carried our marker cannot be certified as foreign", field="foreign")
+        raise Refused(
+            "receipt_is_ours", "a receipt that carried our marker cannot be certified as foreign", field="foreign"
+        )
     kept = tuple(
         replace(s, effects=tuple(e for e in s.effects if e.marked or e.receipt not in foreign)) for s in facts.sightings
     )

@@ -3,8 +3,6 @@
 A service that wants no import at all can send the same JSON with any Temporal client; README shows it.
 """
 
-import hashlib
-import json
 import time
 from datetime import timedelta
 from typing import Any
@@ -13,18 +11,7 @@ import jwt
 from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
-from activities.messages import OPERATION_WORKFLOW, TASK_QUEUE, Answer, Proposal
-
-REQUEST_PREFIX = b"effect-ledger/request/v1\n"
-
-
-def request_digest(proposal: Proposal) -> str:
-    """SHA-256 (hex) of what is asked for: equal to the ledger's own for every proposal that it accepts (a test compares)."""
-    asked = proposal.model_dump(
-        include={"action", "target", "arguments", "evidence", "distinct_from", "expected_version"}
-    )
-    text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(REQUEST_PREFIX + text.encode()).hexdigest()
+from activities.messages import OPERATION_WORKFLOW, TASK_QUEUE, Answer, Proposal, request_digest
 
 
 def sign(

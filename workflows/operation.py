@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
         Progress,
         Proposal,
         Resume,
+        request_digest,
     )
     from workflows import calls
 
@@ -70,7 +71,7 @@ class OperationWorkflow:
         self._taken = 0  # messages answered so far; the next one's ticket
         self._tickets = len(self._box)
         self._replies: dict[int, Progress] = {}
-        self._signals = 0
+        self._signals = 0  # and updates: both have a limit per run
         self._due = 0.0  # workflow time of the next step
         self._told: dict[str, Any] = {}
 
@@ -237,6 +238,7 @@ class OperationWorkflow:
     @workflow.update(name="decide", description="The same as the signal, with an answer. " + _STATEMENT_SHAPE)
     async def decide_and_answer(self, *args: Any) -> Answer:
         """Queue a decision and tell what became of it."""
+        self._signals += 1
         ticket = self._put(_read_message(MessageKind.DECIDE, args))
         await workflow.wait_condition(lambda: ticket < self._taken)
         return _answer(self._replies.get(ticket, self._progress))
@@ -249,23 +251,21 @@ class OperationWorkflow:
     @workflow.update(description="Ask for an effect, or ask how it went: the same proposal again is the poll.")
     async def propose(self, *args: Any) -> Answer:
         """Answer once judged, within five seconds at most."""
+        self._signals += 1
         asked = _read_start(args)
-        if isinstance(asked, Proposal) and not self._is_start(asked):
-            # Other content under our key, or a run that was resumed: the ledger compares the digests.
-            return _answer(await calls.propose(asked))
         with suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._progress.state not in ("", "proposed"), timeout=ANSWER_WITHIN)
+        kept = self._progress.request_digest
+        if isinstance(asked, Proposal) and kept not in ("", request_digest(asked)):
+            # One key is one intent: never merged, and the one that is under way is not disturbed.
+            words = f"this business key stands for {kept[:16]}, and was now sent with {request_digest(asked)[:16]}"
+            return Answer(state="refused", reason="key_used", field="business_key", message=words, ended=True)
         return _answer(self._progress)
 
     @propose.validator
     def _check_proposal(self, *args: Any) -> None:
         if isinstance(asked := _read_start(args), Progress):
             raise ValueError(f"{asked.field}: {asked.message}")
-
-    def _is_start(self, asked: Proposal) -> bool:
-        if not isinstance(self._start, Proposal):
-            return False
-        return asked.model_copy(update={"token": ""}) == self._start.model_copy(update={"token": ""})
 
 
 def _read_start(args: Sequence[Any]) -> Proposal | Resume | Progress:

@@ -433,8 +433,7 @@ async def test_ten_commands_in_a_row_end_with_zero(rig: Rig) -> None:
     async with rig.worker():
         answer = await rig.propose(rig.proposal(rig.payment(), 5_000))
         words = ("look", answer.operation_id, "--wait", "0")
-        codes = []
+        ended: list[subprocess.CompletedProcess[bytes]] = []
         for _ in range(5):  # two at a time: starting Python is most of what they do
-            both = await asyncio.gather(*(asyncio.to_thread(command, rig, *words) for _ in range(2)))
-            codes += [one.returncode for one in both]
-    assert codes == [0] * 10
+            ended += await asyncio.gather(*(asyncio.to_thread(command, rig, *words) for _ in range(2)))
+    assert [(one.returncode, one.stderr) for one in ended] == [(0, b"")] * 10

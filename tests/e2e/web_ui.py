@@ -48,6 +48,8 @@ _REDRAWN = (
     NoSuchFrameException,
     StaleElementReferenceException,
 )
+_VISIBLE = """return [...document.querySelectorAll(arguments[0])].filter(
+    one => one.checkVisibility({visibilityProperty: true}) && one.getClientRects().length)"""
 
 T = TypeVar("T")
 
@@ -205,7 +207,8 @@ class Page:
 
     def _seen(self, css: str) -> list[WebElement]:
         """Only what is displayed: the UI keeps a second, hidden copy of most things for narrow windows."""
-        return [one for one in self.browser.find_elements(By.CSS_SELECTOR, css) if one.is_displayed()]
+        found: list[WebElement] = self.browser.execute_script(_VISIBLE, css)  # one question instead of one per element
+        return found
 
     def _one(self, test_id: str) -> WebElement:
         for one in self._seen(f"[data-testid='{test_id}']"):

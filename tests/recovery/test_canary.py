@@ -2,9 +2,8 @@
 
 import uuid
 
-from tests.conftest import Rig
-
 from devstack.stack import SECRET_KEY
+from tests.conftest import Rig
 
 
 async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig) -> None:

@@ -38,7 +38,9 @@ CASES = [
     Case("forbidden", "succeeded", 2, 1, "403"),
     Case("in-flight-409", "succeeded", 2, 1, "an earlier request runs: wait, same key"),
     Case("stored-500-executed", "succeeded", 1, 1, "a stored 500 is never repeated; its effect is found by its marker"),
-    Case("stored-500-no-effect", "needs_review", 1, 0, "nothing found until roll-forward is over: a person", (1, 12, 1)),
+    Case(
+        "stored-500-no-effect", "needs_review", 1, 0, "nothing found until roll-forward is over: a person", (1, 12, 1)
+    ),
     Case("stored-500-roll-forward", "succeeded", 1, 1, "rolled forward ten minutes later, found by a look", (0.5,)),
     Case("duplicate+stored-500-executed", "needs_review", 1, 2, "two refunds with our marker: a person must see it"),
     Case("wrong-amount", "succeeded", 1, 1, "an answer about another amount is not believed; what is listed is"),

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from activities.seams import NAMES
 from devstack.child import Child
 from tests.conftest import Rig

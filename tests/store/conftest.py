@@ -228,7 +228,7 @@ class Book:
             while True:
                 waiting = await self.rows(
                     "select pid, query from pg_stat_activity where datname = current_database()"
-                    " and wait_event_type = 'Lock'",
+                    " and wait_event_type = 'Lock' and backend_type = 'client backend'",
                     conn=conn,
                 )
                 if len(waiting) == count:

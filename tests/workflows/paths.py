@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.conftest import Rig
-
 from activities.messages import Proposal
+from tests.conftest import Rig
 
 Path = Callable[[Rig], Awaitable[Proposal]]
 

@@ -4,9 +4,9 @@ import asyncio
 import base64
 from typing import Any
 
-from tests.conftest import Rig
 from activities.messages import Answer
 from ledger.statement import new_private_key
+from tests.conftest import Rig
 from workflows.client import sign, workflow_id
 
 
