@@ -194,6 +194,7 @@ class Propose:
                 fingerprint=fingerprint.fingerprint(canonical),
                 approval_expires_at=expires,
                 kid=kid,
+                token=proposal.token,
                 state=State.PROPOSED,
                 proposed_at=at,
             )

@@ -19,14 +19,14 @@ class Settings(BaseSettings):
         default="", description="the owner's DSN: migrate and apply configuration; a worker migrates with it"
     )
     secrets_dir: Path | None = Field(default=None, description="folder with one file per secret")
-    task_queue: str = TASK_QUEUE
+    task_queue: str = Field(default=TASK_QUEUE, description="Temporal task queue of workers and command line")
     stripe_base_url: str | None = Field(
         default=None, description="replaces Stripe's address: a stand-in or an egress gateway"
     )
     dev: bool = Field(default=False, description="a dev stack: a movable clock and crash points are allowed")
-    pool_size: int = 10
-    activities_at_once: int = 20
-    log_level: str = "info"
+    pool_size: int = Field(default=10, description="most connections of one worker to the ledger")
+    activities_at_once: int = Field(default=20, description="most activities that one worker runs at a time")
+    log_level: str = Field(default="info", description="debug, info, warning or error")
     send_within: float | None = Field(default=None, description="S of the send guard, seconds; dev only")
     call_deadline: float | None = Field(default=None, description="D of the send guard, seconds; dev only")
     backoff: float | None = Field(default=None, description="first pause before a repeat or look, seconds; dev only")

@@ -176,8 +176,8 @@ class Stack:
             "TEMPORAL_ADDRESS": self.servers.temporal.address,
         }
 
-    def worker(self, **extra: str) -> Child:
-        """Start one more worker process."""
+    def worker(self, *, grace_seconds: float = 60.0, **extra: str) -> Child:
+        """Start one more worker process; `grace_seconds` is how long it may finish what it began before it is killed."""
         number = len(self.workers) + 1
         child = Child.spawn(
             [sys.executable, str(ROOT / "worker.py")],
@@ -185,7 +185,7 @@ class Stack:
             log=self.root / f"worker-{number}.log",
             env={**_clean(os.environ), **self.environment(), **extra},
             cwd=ROOT,
-            grace_seconds=60.0,
+            grace_seconds=grace_seconds,
         )
         self.workers.append(child)
         return child

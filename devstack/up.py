@@ -10,9 +10,10 @@ from pathlib import Path
 
 from devstack.child import Child, DevstackError
 from devstack.stack import ROOT, Servers, Stack
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, Refused
 
 FOLDER = ROOT / ".cache" / "stack"
+_OTHER_SCHEMA = ("migration_edited", "schema_ahead")
 _SHORT_LIFE = 20.0  # a worker that ends sooner after its start will not do better the next time
 _MOST_SHORT_LIVES = 3
 
@@ -28,6 +29,8 @@ def run(folder: Path = FOLDER) -> int:
         return 0
     except (DevstackError, LedgerError, PermissionError) as error:
         _say(f"the stack cannot run: {error}")
+        if isinstance(error, Refused) and error.rule in _OTHER_SCHEMA:
+            _say(f"its kept state is of other code: delete {folder} to begin anew")
         return 1
     finally:
         # Whoever reads it afterwards would talk to ports where nobody listens, or somebody else does.
@@ -92,7 +95,7 @@ def _words(stack: Stack, worker: Child, environment: Path) -> list[str]:
     small, large = (stack.stripe.control.create_payment(paid, "eur").payment_intent for paid in (100_00, 500_00))
     effects = _shown(Path(sys.executable).with_name("effects"))
     today = time.strftime("%d-%H%M%S")
-    common = "--currency eur --requested-by mia --evidence ticket=T-1 --as support-bot"
+    always = "--currency eur --requested-by mia --evidence ticket=T-1 --as support-bot"
     return [
         "",
         f"Temporal's Web UI   {ui}",
@@ -103,10 +106,10 @@ def _words(stack: Stack, worker: Child, environment: Path) -> list[str]:
         f"settings            {_shown(environment)} (effects finds it from {_shown(ROOT)})",
         "",
         "Try, in another terminal. The answer of Stripe is lost, and one refund is made:",
-        f"  {effects} propose refund {small} --amount 15.00 --key order-{today} {common} --fault lost-answer --wait 60",
+        f"  {effects} propose refund {small} --amount 15.00 --key order-{today} {always} --fault lost-answer --wait 60",
         f"  {effects} trail acme/order-{today}",
         "A larger one waits for a person (its requester cannot be the one):",
-        f"  {effects} propose refund {large} --amount 150.00 --key large-{today} {common}",
+        f"  {effects} propose refund {large} --amount 150.00 --key large-{today} {always}",
         f"  {effects} inbox",
         f"  {effects} approve acme/large-{today} --as bob",
         f"Kill the worker whenever you like: kill -9 {worker.pid}. Another one starts.",

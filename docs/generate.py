@@ -52,12 +52,6 @@ CONDITIONS: dict[str, str] = {
 }
 
 # What the settings without a description of their own mean.
-UNDESCRIBED: dict[str, str] = {
-    "task_queue": "Temporal task queue of worker and callers",
-    "pool_size": "most Postgres connections of a worker",
-    "activities_at_once": "most activities a worker runs at once",
-    "log_level": "of the JSON lines on stderr",
-}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -78,7 +72,7 @@ def settings_table() -> str:
     for name, field in Settings.model_fields.items():
         default = field.default
         shown = "" if default in (None, "", PydanticUndefined) else f"`{str(default).lower()}`"
-        rows.append((f"`EFFECTS_{name.upper()}`", shown, field.description or UNDESCRIBED[name]))
+        rows.append((f"`EFFECTS_{name.upper()}`", shown, field.description or ""))
     return table(("variable", "default", "what it says"), rows)
 
 

@@ -81,6 +81,7 @@ class Operation:
     kid: str  # the service key that proposed it
     proposed_at: datetime
     state: State
+    token: str = field(default="", repr=False)  # the signed proposal, as it came
     reason: str = ""
     people_needed: int | None = None  # None until judged; 0 where the rule waives the person
     fence: int = 0

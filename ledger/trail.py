@@ -77,7 +77,8 @@ def sentence(event: Event) -> str:
     body = event.body
     match event.kind:
         case EventKind.MOVED:
-            why = f": {body['reason']}" if body.get("reason") else ""
+            told = body.get("reason") or body.get("waived")
+            why = f": {told}" if told else ""
             row = f" ({body['row']})" if body.get("row") else ""
             return f"{event.source or 'none'} → {event.target}, edge {event.edge}{row}{why}"
         case EventKind.PREFLIGHT:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from activities.messages import Proposal
+from activities.messages import Proposal, request_digest
 from devstack.people import Holder, Household
 from ledger.fingerprint import from_base64url, to_base64url
 from ledger.model import Operation
@@ -27,7 +27,6 @@ from ledger.statement import (
     sign,
     sign_proposal,
 )
-from workflows.client import request_digest
 
 VALID_SECONDS = 600
 AGENT = "support-bot"

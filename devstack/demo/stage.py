@@ -259,7 +259,7 @@ class Stage:
     def start_worker(self, crash: str = "", **settings: str) -> Child:
         """One more worker process; `crash` is NAME:kill or NAME:stop, which fires once after `arm`."""
         seam = {"EFFECTS_SEAM": f"{crash}:{self.flag}"} if crash else {}
-        return self.stack.worker(**WORKER_SETTINGS, **seam, **settings)
+        return self.stack.worker(grace_seconds=5.0, **WORKER_SETTINGS, **seam, **settings)
 
     async def until_dead(self, worker: Child) -> None:
         """Wait until this worker has ended."""

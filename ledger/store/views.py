@@ -19,7 +19,10 @@ _WAITING: Final[LiteralString] = (
     "select" + COLUMNS + "from operations where state = 'awaiting_approval' order by proposed_at limit %s"
 )
 _REVIEW: Final[LiteralString] = (
-    "select" + COLUMNS + "from operations where state = 'needs_review' or contradicted order by proposed_at limit %s"
+    "select" + COLUMNS + "from operations where state = 'needs_review' or contradicted"
+    " or (state = 'unknown' and review_at < ledger_now())"
+    " or (state = 'succeeded' and standing = 'pending' and ended_at < ledger_now() - interval '30 days')"
+    " order by proposed_at limit %s"
 )
 
 _OPEN: Final[LiteralString] = "select" + COLUMNS + "from operations where ended_at is null order by proposed_at"
@@ -49,7 +52,11 @@ async def awaiting_approval(conn: Connection, limit: int = 200) -> list[Operatio
 
 
 async def in_review(conn: Connection, limit: int = 200) -> list[Operation]:
-    """What people must settle, oldest first: in review, or ended with evidence against the end."""
+    """What people must look at, oldest first.
+
+    In review; ended with evidence against the end; unknown for longer than its target (machines still work on it); or
+    pending at the provider for a month.
+    """
     return [from_row(row) for row in await (await conn.execute(_REVIEW, [limit])).fetchall()]
 
 

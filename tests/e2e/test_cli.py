@@ -299,6 +299,13 @@ async def test_verify_names_the_row_that_somebody_changed(rig: Rig, effects: Eff
         ("update events set kind = 'sighting' where stream = %s and number = 2", "operation {}", "event 2"),
         ("delete from events where stream = %s and kind = 'attempt_answered'", "operation {}", "is missing"),
         ("update attempts set receipt = 're_other' where operation_id = %s", "operation {}", "attempt 1: receipt"),
+        ("delete from operations where operation_id = %s", "operation {}", "its row is missing"),
+        ("update operations set people_needed = 1 where operation_id = %s", "operation {}", "waives the person"),
+        (
+            "update config_versions set document = document || ' ', digest = sha256(document || ' ') where %s <> ''",
+            "configuration 1",
+            "the trail tells of another document",
+        ),
         ("update operations set state = 'rejected' where operation_id = %s", "operation {}", "stands at rejected"),
     ):
         found = await corrupted(rig, effects, change.replace("{{}}", "{}"), paid.operation_id)
@@ -308,6 +315,7 @@ async def test_verify_names_the_row_that_somebody_changed(rig: Rig, effects: Eff
     for change, words in (
         ("update statements set person = 'bob' where operation_id = %s", "columns differ"),
         ("update statements set proof = replace(proof, '..', '..A') where operation_id = %s", "detached JWS"),
+        ("update statements set accepted_at = accepted_at + interval '2 days' where operation_id = %s", "its times"),
         ("delete from statements where operation_id = %s", "is missing"),
     ):
         found = await corrupted(rig, effects, change, asked.operation_id)
@@ -319,7 +327,7 @@ async def test_verify_names_the_row_that_somebody_changed(rig: Rig, effects: Eff
 async def corrupted(rig: Rig, effects: Effects, change: str, operation_id: str) -> Spoken:
     """`verify` while one row is not what it was; everything is as before afterwards."""
     dsn = rig.stack.servers.postgres.dsn(rig.stack.name)
-    tables = ("operations", "events", "attempts", "statements")
+    tables = ("operations", "events", "attempts", "statements", "config_versions")
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("set session_replication_role = replica")
         for table in tables:

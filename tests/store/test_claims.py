@@ -362,8 +362,8 @@ SCOPES = ["all", "tenant:acme", "provider:bank", "operation:{}"]
 async def test_a_hold_before_the_claim_makes_it_wait(own_book: Book, scope: str) -> None:
     """The hold is accepted, not committed, when the claim comes. Released by two, the operation goes on.
 
-    Red when `holds.in_force` drops `for share` (and, for a scope never held before, its `ensure`), or when `Hold`
-    does not take the operation's lock for a scope of one operation.
+    Red when `holds.in_force` drops its `ensure` (a scope never held before has no row to wait for), or when `Hold` does
+    not take the operation's lock for a scope of one operation. (`for share` is what the next test needs.)
     """
     operation = await own_book.approved()
     scope = scope_of(operation, scope)

@@ -113,6 +113,7 @@ create table operations (
   idempotency_key text not null unique check (length(idempotency_key) between 8 and 255),
   proposed_at timestamptz not null,
   kid text not null, -- the service key that proposed it: revoked, it binds every later send
+  token text not null default '', -- the signed proposal, as it came: who proposed can be verified again at any later day
 
   state text not null,
   reason text not null default '',
@@ -363,12 +364,12 @@ begin
   if (old.operation_id, old.tenant, old.business_key, old.actor, old.requested_by, old.action, old.provider, old.account,
       old.livemode, old.target, old.arguments, old.amount_minor, old.currency, old.expected_version, old.evidence,
       old.distinct_from, old.equivalence_key, old.policy_version, old.config_version, old.canonical,
-      old.request_digest, old.fingerprint, old.approval_expires_at, old.idempotency_key, old.proposed_at, old.kid)
+      old.request_digest, old.fingerprint, old.approval_expires_at, old.idempotency_key, old.proposed_at, old.kid, old.token)
      is distinct from
      (new.operation_id, new.tenant, new.business_key, new.actor, new.requested_by, new.action, new.provider, new.account,
       new.livemode, new.target, new.arguments, new.amount_minor, new.currency, new.expected_version, new.evidence,
       new.distinct_from, new.equivalence_key, new.policy_version, new.config_version, new.canonical,
-      new.request_digest, new.fingerprint, new.approval_expires_at, new.idempotency_key, new.proposed_at, new.kid) then
+      new.request_digest, new.fingerprint, new.approval_expires_at, new.idempotency_key, new.proposed_at, new.kid, new.token) then
     raise exception 'identity of operation % is immutable', old.operation_id using errcode = 'EL002';
   end if;
   if (old.frozen_request is not null and old.frozen_request::text is distinct from new.frozen_request::text)
