@@ -1,5 +1,6 @@
 """Accepting what a person signed: verify against the configuration in force, keep the exact bytes, or record the refusal."""
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -91,8 +92,15 @@ async def keep(conn: Connection, operation: Operation, signed: Signed, at: datet
 
 
 async def refuse(conn: Connection, operation: Operation, message: Message, refused: Refused) -> Operation:
-    """Write down why a message did not count. What it said is not repeated: it is nobody's word."""
-    body = {"typ": message.kind.value, "rule": refused.rule, "field": refused.field, "count": message.count}
+    """Write down why a message did not count, by its digest. What it said is not repeated: it is nobody's word."""
+    body = {
+        "typ": message.kind.value,
+        "rule": refused.rule,
+        "field": refused.field,
+        "why": str(refused)[:300],
+        "count": message.count,
+        "message_digest": hashlib.sha256(message.statement.encode(errors="replace")).hexdigest(),
+    }
     return await events.append(conn, operation, EventKind.STATEMENT_REFUSED, body)
 
 

@@ -129,7 +129,7 @@ class Dispatch:
             first_claimed_at=operation.first_claimed_at or at,
             review_at=operation.review_at or at + timedelta(seconds=rule.review_after_seconds),
         )
-        body = {"config_version": version}
+        body = {"config_version": version, "review_at": prepared.review_at and prepared.review_at.isoformat()}
         claimed = await self._open(conn, operation, prepared, contract, 7, at, body)
         found = tuple(e for e in reading.preflight.effects if e.marked)
         if found:

@@ -201,10 +201,13 @@ class Stack:
         return await Client.connect(self.servers.temporal.address, data_converter=data_converter)
 
     async def advance(self, seconds: float, client: Client) -> None:
-        """Move both clocks, the ledger's and the stand-in's, and wake every open operation."""
-        await asyncio.to_thread(self.stripe.control.advance, seconds)
+        """Move both clocks, the ledger's and the stand-in's, and wake every open operation.
+
+        The ledger's first: otherwise a worker could use a key that the stand-in has just forgotten, early by our clock.
+        """
         async with self.owner() as ledger, ledger.transaction() as conn:
             await clock.advance(conn, seconds)
+        await asyncio.to_thread(self.stripe.control.advance, seconds)
         await self.wake(client)
 
     async def wake(self, client: Client) -> None:

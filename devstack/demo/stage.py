@@ -17,7 +17,6 @@ from devstack.demo.show import Show
 from devstack.demo.signing import AGENT, Signer
 from devstack.stack import Stack
 from devstack.stripe_standin.control import Journal
-from devstack.stripe_standin.rules import Rule
 from ledger.model import Operation, Standing
 from ledger.statement import StatementType
 from ledger.store import attempts, events, operations, statements
@@ -114,15 +113,16 @@ class Stage:
 
     def _cut_off(self, scene: Scene) -> set[str]:
         """Kinds of faults that were ordered to act on this payment before Stripe reads the request."""
-        ordered = [Rule.model_validate({k: v for k, v in r.items() if k not in ("rule", "remaining")}) for r in
-                   self.stack.stripe.control.faults()]  # fmt: skip
-        return {r.kind for r in ordered if r.when == "before" and r.match.payment_intent == scene.target}
+        ordered = self.stack.stripe.control.faults()
+        early = [r for r in ordered if r["when"] == "before" and r["match"]["payment_intent"] == scene.target]
+        return {str(rule["kind"]) for rule in early}
 
     async def _evidence(self, scene: Scene) -> str:
-        lines = [f"--- {scene.name}: the stand-in's journal of {scene.target}"]
         journal = self.journal(scene)
-        lines += [f"    {a.number} {a.method} {a.path} key {a.idempotency_key} {a.faults} ended {a.ended} {a.answer}"
-                  f"{' replayed' if a.replayed else ''}" for a in journal.arrivals]  # fmt: skip
+        lines = [f"--- {scene.name}: the stand-in's journal of {scene.target}"]
+        for a in journal.arrivals:
+            replay = " replayed" if a.replayed else ""
+            lines.append(f"    {a.method} {a.path} key {a.idempotency_key} {a.faults} {a.ended} {a.answer}{replay}")
         lines += [f"    effect {e.refund} {e.amount} {e.currency} {e.origin} {e.voided or ''}" for e in journal.effects]
         if scene.operation_id:
             lines.append(f"    trail of {scene.operation_id}")
@@ -150,10 +150,14 @@ class Stage:
                 evidence=[{"kind": "ticket", "reference": "T-4711"}],
             )
             scene.proposal = (await self.signer()).proposal(proposal)
-        answer = await propose(self.client, scene.proposal, task_queue=self.stack.task_queue)
-        scene.operation_id = answer.operation_id or scene.operation_id
-        if answer.state == "refused":
-            raise NotSeen(f"the proposal was refused: {answer.reason} {answer.field} {answer.message}")
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            answer = await propose(self.client, scene.proposal, task_queue=self.stack.task_queue)
+            if answer.state != "unrecorded" or time.monotonic() > deadline:
+                break
+        if not answer.operation_id:
+            raise NotSeen(f"not recorded: {answer.state} {answer.reason} {answer.field} {answer.message}")
+        scene.operation_id = answer.operation_id
         return answer
 
     async def statement(self, scene: Scene, who: str, typ: StatementType, **claims: Any) -> dict[str, str]:

@@ -79,6 +79,7 @@ async def record_sighting(conn: Connection, operation: Operation, sighting: Sigh
     ]
     body: dict[str, Any] = {
         "began_at": sighting.began_at.isoformat(),
+        "finished_at": sighting.finished_at.isoformat(),
         "complete": sighting.complete,
         "effects": effects,
         "version_moved": sighting.version_moved,
@@ -132,6 +133,7 @@ def _answer_body(attempt: Attempt) -> dict[str, Any]:
         "receipt": attempt.receipt,
         "standing": attempt.standing,
         "answered_at": _iso(attempt.answered_at),
+        "late_send_at": _iso(attempt.late_send_at),
         "detail": attempt.detail,
     }
 

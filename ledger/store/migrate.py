@@ -47,7 +47,7 @@ async def migrate(owner_dsn: str, *, test_clock: bool = False) -> list[int]:
     """Apply what is missing and return the applied versions. `test_clock` adds the movable clock of a dev stack."""
     wanted = migrations()
     try:
-        async with await psycopg.AsyncConnection.connect(owner_dsn, autocommit=True) as conn:
+        async with await psycopg.AsyncConnection.connect(owner_dsn, autocommit=True, connect_timeout=10) as conn:
             return await _apply(conn, wanted, test_clock=test_clock)
     except psycopg.OperationalError as error:
         raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error

@@ -8,12 +8,14 @@ from uuid import UUID
 
 from ledger import fingerprint, states
 from ledger.config import Document, rule_version
+from ledger.errors import Refused
 from ledger.model import Attempt, Operation, Outcome, Sighting, Standing
-from ledger.statement import Claims, StatementType
+from ledger.statement import Claims, StatementType, verify_proposal
 from ledger.store.statements import Statement
 from ledger.trail import Event, EventKind
 
 PEOPLE_WITHOUT_PROOF = 2
+LEEWAY_SECONDS = 120  # as in the function `token_refusal` of the database
 
 
 def identity_problems(operation: Operation, namespace: UUID, document: Document | None) -> Iterable[str]:
@@ -42,6 +44,25 @@ def identity_problems(operation: Operation, namespace: UUID, document: Document 
     grant = document.grant(operation.kid)
     if grant is None or grant.tenant != operation.tenant or operation.actor not in grant.actors:
         yield f"the key {operation.kid} was not granted its proposal"
+    yield from _proposal_problems(operation, document)
+
+
+def _proposal_problems(operation: Operation, document: Document) -> Iterable[str]:
+    """The kept token is signed by the granted key, says what the columns say, and was valid when it was recorded."""
+    try:
+        signed = verify_proposal(operation.token, document.grant_keys(), aud=document.ledger.name)
+    except Refused as refused:
+        yield f"its signed proposal does not verify: {refused.rule}"
+        return
+    claims = signed.claims
+    said = (claims.tenant, claims.sub, claims.actor, claims.requested_by, claims.request_digest, signed.kid)
+    digest = operation.request_digest.hex()
+    o = operation
+    if said != (o.tenant, o.business_key, o.actor, o.requested_by, digest, o.kid):
+        yield "its signed proposal says something else than its columns"
+    at = operation.proposed_at.timestamp()
+    if not claims.iat - LEEWAY_SECONDS <= at <= claims.exp + LEEWAY_SECONDS:
+        yield "its signed proposal was not valid when it was recorded"
 
 
 def attempt_problems(operation: Operation, every: Sequence[Attempt], told: Sequence[Event]) -> Iterable[str]:

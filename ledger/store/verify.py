@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from uuid import UUID
 
 import psycopg
@@ -25,8 +24,6 @@ from ledger.store import attempts, events, holds, operations, recompute, stateme
 from ledger.store.database import Connection, one
 from ledger.store.statements import Statement
 from ledger.trail import Event, EventKind, verify_bodies, verify_chain, verify_state
-
-LEEWAY = timedelta(seconds=120)
 
 
 @dataclass(frozen=True)
@@ -229,7 +226,11 @@ async def _check_statement(conn: Connection, kept: Statement, documents: dict[in
         raise Broken("its columns differ from what was signed")
     if claims.sub != (kept.scope or str(kept.operation_id)):
         raise Broken("it was signed about something else")
-    if not claims.iat - LEEWAY.total_seconds() <= kept.accepted_at.timestamp() <= claims.exp + LEEWAY.total_seconds():
+    if (
+        not claims.iat - recompute.LEEWAY_SECONDS
+        <= kept.accepted_at.timestamp()
+        <= claims.exp + recompute.LEEWAY_SECONDS
+    ):
         raise Broken("it was accepted outside of its times")
     if kept.operation_id is None:
         return

@@ -300,6 +300,12 @@ async def test_verify_names_the_row_that_somebody_changed(rig: Rig, effects: Eff
         ("delete from events where stream = %s and kind = 'attempt_answered'", "operation {}", "is missing"),
         ("update attempts set receipt = 're_other' where operation_id = %s", "operation {}", "attempt 1: receipt"),
         ("delete from operations where operation_id = %s", "operation {}", "its row is missing"),
+        ("update operations set token = '' where operation_id = %s", "operation {}", "proposal_malformed"),
+        (
+            "update operations set proposed_at = proposed_at + interval '1 day' where operation_id = %s",
+            "operation {}",
+            "not valid when it was recorded",
+        ),
         ("update operations set people_needed = 1 where operation_id = %s", "operation {}", "waives the person"),
         (
             "update config_versions set document = document || ' ', digest = sha256(document || ' ') where %s <> ''",

@@ -12,6 +12,7 @@ import pytest
 from devstack.demo import conclude
 from devstack.demo.promises import Counts, Promise, Row, count, differences
 from devstack.demo.show import Show
+from devstack.postgres import Postgres
 from devstack.stripe_standin.rules import Arrival, Effect, Journal
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ def test_every_scenario_is_as_promised(tmp_path: Path) -> None:
         text=True,
         timeout=450,
     )
+    Postgres(tmp_path / "demo" / "postgres").remove()  # as root its cluster lies elsewhere
     assert played.returncode == 0, played.stdout[-12_000:] + played.stderr[-3_000:]
     rows = [line.split(" | ") for line in played.stdout.splitlines() if line.count(" | ") == 6]
     assert [row[0].strip() for row in rows[2:]] == SCENARIOS

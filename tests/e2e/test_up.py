@@ -12,6 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from devstack.postgres import Postgres
+
 ROOT = Path(__file__).parents[2]
 UP = "import sys; from pathlib import Path; from devstack.up import run; sys.exit(run(Path(sys.argv[1])))"
 ENVIRONMENT = {
@@ -85,8 +87,11 @@ def stack(folder: Path) -> Iterator[subprocess.Popen[str]]:
         until(ready, "the stack is up")
         yield launcher
     finally:
+        children = descendants(launcher.pid)
         launcher.kill()
         launcher.wait()
+        until(lambda: gone(children), "every process has ended")
+        Postgres(folder / "postgres").remove()  # as root its cluster lies elsewhere
 
 
 def said(folder: Path) -> str:

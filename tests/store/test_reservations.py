@@ -285,9 +285,8 @@ async def test_the_target_is_locked_before_the_operation(own_book: Book, job: st
 async def test_fifty_mixed_activities_at_once_never_deadlock(own_book: Book) -> None:
     """On two targets, two tenants, every activity that locks more than one thing, in a shuffled order, all at once.
 
-    A deadlock would end one of them as `Unavailable` after Postgres's deadlock_timeout (here 200 ms). A net, not a
-    proof: the order itself is shown by the test above. Red when the two locks in `Propose._judge` are swapped, for
-    asking people about one operation makes the sheets of the others on its target anew.
+    A deadlock would end one of them as `Unavailable` after Postgres's deadlock_timeout (here 200 ms). A net for
+    what nobody thought of, not a proof: the order itself is shown by the test above, which is the one to see red.
     """
     shuffled = random.Random(7)
     made = [
