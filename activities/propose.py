@@ -197,6 +197,8 @@ class Propose:
                 token=proposal.token,
                 state=State.PROPOSED,
                 proposed_at=at,
+                next_step="judge",  # written with the row: lost before it is judged, it is overdue and seen
+                next_step_at=at,
             )
             recorded = await operations.insert(conn, operation, {"kid": kid, "token_of": proposal.actor})
             if recorded is not None:

@@ -338,3 +338,5 @@ def _gate_text(text: str, path: str, budget: _Budget) -> None:
     budget.spend(len(text) + 2, path)
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise Refused("text_not_unicode", "remove the lone surrogate; it cannot be stored", field=path)
+    if "\0" in text:
+        raise Refused("text_nul", "remove the NUL character; it cannot be stored", field=path)

@@ -201,7 +201,6 @@ async def a_stopped_worker(stage: Stage) -> AsyncIterator[None]:
         early = [a for a in stage.journal(scene).arrivals if a.method == "POST" and a.at <= late.at.timestamp()]
         scene.expect(not early, "the resumed worker sent something")
         stage.show.step("resumed (SIGCONT), it sends nothing and says so; that proof needs no person", scene.name)
-        await stage.workflow(scene).signal("look_now")
         await stage.until_state(scene, State.SUCCEEDED)
         stage.show.step("nothing had happened, so it is sent now, under a new claim", scene.name)
 

@@ -75,6 +75,6 @@ async def one(conn: Connection, query: Any, parameters: Any = None) -> DictRow:
 
 def _translated(error: psycopg.Error) -> Exception:
     """What a refusal of the database means to the ledger."""
-    if error.sqlstate in ("40001", "40P01"):  # serialization, deadlock: nothing was written
+    if error.sqlstate in ("40001", "40P01", "25006"):  # serialization, deadlock, a standby: nothing was written
         return Unavailable(str(error))
     return Broken(f"{error.sqlstate}: {error}")

@@ -49,6 +49,8 @@ async def migrate(owner_dsn: str, *, test_clock: bool = False) -> list[int]:
     try:
         async with await psycopg.AsyncConnection.connect(owner_dsn, autocommit=True, connect_timeout=10) as conn:
             return await _apply(conn, wanted, test_clock=test_clock)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise Refused("not_the_owner", f"migrate with the owner's DSN (EFFECTS_OWNER_DSN): {error}") from error
     except psycopg.OperationalError as error:
         raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error
 

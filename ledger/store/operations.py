@@ -82,12 +82,14 @@ async def insert(conn: Connection, operation: Operation, body: dict[str, Any]) -
             "insert into operations (operation_id, tenant, business_key, actor, requested_by, action, provider, account,"
             " livemode, target, arguments, amount_minor, currency, expected_version, evidence, distinct_from,"
             " equivalence_key, policy_version, config_version, canonical, request_digest, fingerprint,"
-            " approval_expires_at, idempotency_key, kid, token, state, proposed_at)"
+            " approval_expires_at, idempotency_key, kid, token, state, proposed_at,"
+            " next_step, next_step_at)"
             " values (%(operation_id)s, %(tenant)s, %(business_key)s, %(actor)s, %(requested_by)s, %(action)s,"
             " %(provider)s, %(account)s, %(livemode)s, %(target)s, %(arguments)s, %(amount_minor)s, %(currency)s,"
             " %(expected_version)s, %(evidence)s, %(distinct_from)s, %(equivalence_key)s, %(policy_version)s,"
             " %(config_version)s, %(canonical)s, %(request_digest)s, %(fingerprint)s, %(approval_expires_at)s,"
-            " %(idempotency_key)s, %(kid)s, %(token)s, 'proposed', %(proposed_at)s)"
+            " %(idempotency_key)s, %(kid)s, %(token)s, 'proposed', %(proposed_at)s,"
+            " %(next_step)s, %(next_step_at)s)"
             " on conflict do nothing returning operation_id",
             _parameters(operation),
         )

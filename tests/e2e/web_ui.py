@@ -145,7 +145,10 @@ class Page:
         if encoding != "json/plain":
             dialog.find_element(By.CSS_SELECTOR, f"[type=radio][value='{encoding}']").click()
         self._click("confirm-modal-button")
-        return self._until(self._complaint, f"an answer to the {door} {name} with {text!r}")
+        complaint = self._until(self._complaint, f"an answer to the {door} {name} with {text!r}")
+        # "Workflow signaled." stays for three seconds; sending again while it does hangs the dialog (UI 2.54.1).
+        self._until(self._no_toast, "end of the toasts")
+        return complaint
 
     def cancel_dialog(self) -> None:
         """Close the dialog that is open."""
@@ -183,6 +186,11 @@ class Page:
             return ""
         texts = [alert.text for alert in self._seen("dialog [role=alert]") if alert.text]
         return "\n".join(texts) or None
+
+    def _no_toast(self) -> bool:
+        for close in self._seen("[id$='-toast'] button"):
+            close.click()
+        return not self._seen("[id$='-toast']")
 
     def _pane(self, number: int) -> Pane:
         """Each pane of the tab User Metadata is a frame with rendered markdown."""

@@ -54,7 +54,7 @@ def some_identity(**changes: Any) -> dict[str, Any]:
 
 
 SOME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # shared machines are slow at times
-TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-fp.MAX_INTEGER, fp.MAX_INTEGER) | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
@@ -137,6 +137,7 @@ def nested(levels: int) -> list[Any]:
         ({"a": 2**53}, "integer_too_large", "$.a"),
         (-(2**53), "integer_too_large", "$"),
         (["\ud800"], "text_not_unicode", "$[0]"),
+        (["a\0b"], "text_nul", "$[0]"),
         ({"\udfff": 1}, "text_not_unicode", "$"),
         (nested(18), "too_deep", "$" + "[0]" * 17),
         ("x" * 65_536, "too_large", "$"),
