@@ -115,8 +115,8 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
         interceptors=[Observing()],
         max_concurrent_activities=settings.activities_at_once,
         # A dead worker's sticky queue is the hidden wait after a kill: ten seconds by default.
-        sticky_queue_schedule_to_start_timeout=_seconds(2),
-        graceful_shutdown_timeout=_seconds(settings.drain_seconds),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+        graceful_shutdown_timeout=timedelta(seconds=settings.drain_seconds),
     )
 
 
@@ -173,10 +173,6 @@ async def check_search_attributes(client: Client) -> None:
             )
 
 
-def _seconds(number: float) -> timedelta:
-    return timedelta(seconds=number)
-
-
 async def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT, then finish what was begun."""
     stop = asyncio.Event()
@@ -191,9 +187,10 @@ async def serve(settings: Settings) -> None:
 
 def main() -> int:
     """Exit code 0 after a drain, 1 when it refused to start."""
-    settings = Settings()
-    configure_logging(settings.log_level)
+    configure_logging("info")
     try:
+        settings = Settings.load()
+        configure_logging(settings.log_level)
         asyncio.run(serve(settings))
     except LedgerError as error:
         log.error("the worker does not start", error=type(error).__name__, what_to_do=str(error))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+import structlog
+
 from activities.messages import Message
 from ledger.config import Document
 from ledger.errors import Refused
@@ -14,6 +16,8 @@ from ledger.store import configuration, events, statements
 from ledger.store.database import Connection
 from ledger.store.statements import Statement
 from ledger.trail import EventKind
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ async def keep(conn: Connection, operation: Operation, signed: Signed, at: datet
             "receipt": claims.receipt,
         }
         operation = await events.append(conn, operation, EventKind.STATEMENT_ACCEPTED, body)
+        log.info("statement accepted", typ=claims.typ.value, jti=claims.jti)  # whose it is stands in the trail
     return operation, new
 
 

@@ -15,7 +15,7 @@ from ledger import policy
 from ledger.errors import Refused
 from ledger.model import Operation, Outcome
 from ledger.statement import StatementType
-from ledger.states import BEFORE_FIRST_SEND, BlockReason, State
+from ledger.states import BEFORE_FIRST_SEND, BLOCK_EDGE, BlockReason, State
 from ledger.store import attempts, operations, statements
 from ledger.store.database import Connection, now
 
@@ -23,7 +23,6 @@ _WANTED = {
     MessageKind.DECIDE: (StatementType.APPROVAL, StatementType.DECLINE),
     MessageKind.WITHDRAW: (StatementType.WITHDRAWAL,),
 }
-_BLOCK_EDGE = {State.PROPOSED: 4, State.AWAITING_APPROVAL: 6, State.APPROVED: 8}
 
 
 class Approve:
@@ -80,7 +79,7 @@ class Approve:
         if operation.state not in BEFORE_FIRST_SEND or not unsent:
             return await tell(conn, operation)
         after = replace(operation, state=State.BLOCKED, reason=BlockReason.WITHDRAWN, next_step="", next_step_at=None)
-        edge = _BLOCK_EDGE[operation.state]
+        edge = BLOCK_EDGE[operation.state]
         return await tell(conn, await operations.move(conn, operation, after, edge, at, dict(body)))
 
     async def _refuse(self, operation_id: UUID, message: Message, refused: Refused) -> Progress:

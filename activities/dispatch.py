@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from uuid import UUID
 from temporalio import activity
 
 from activities.errors import heartbeating, translated
-from activities.judgement import Reading, first_send_refusal, read_target
+from activities.judgement import UNREADABLE_PAUSE, Reading, first_send_refusal, read_target
 from activities.messages import OperationRef, Progress
 from activities.ports import Ports, boottime
 from activities.progress import tell
@@ -19,13 +19,12 @@ from ledger import recovery
 from ledger.contract import Contract
 from ledger.errors import Refused, Unavailable
 from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Step
-from ledger.states import State
+from ledger.states import BLOCK_EDGE, State
 from ledger.store import attempts, configuration, holds, operations
 from ledger.store.database import Connection, now
 from providers.port import Classified, Credential, Request
 
 HELD_PAUSE = 300.0
-UNREADABLE_PAUSE = 15.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class Claim:
 class Wire:
     """What the transport told us about one send."""
 
-    written: bool = False
-    late_by: float = field(default=0.0)
+    late: bool = False  # the bytes left later than the guard allows
 
 
 class Dispatch:
@@ -108,7 +106,9 @@ class Dispatch:
         every = await attempts.read_attempts(conn, operation.operation_id)
         refusal = await first_send_refusal(conn, document, operation, reading, at)
         if refusal is not None:
-            edge, state = (9, State.AWAITING_APPROVAL) if refusal.ask_again else (8, State.BLOCKED)
+            edge, state = (
+                (9, State.AWAITING_APPROVAL) if refusal.ask_again else (BLOCK_EDGE[operation.state], State.BLOCKED)
+            )
             step, due = ("judge", at) if refusal.ask_again else ("", None)
             after = replace(operation, state=state, reason=refusal.reason, next_step=step, next_step_at=due)
             return await tell(conn, await operations.move(conn, operation, after, edge, at, refusal.body()))
@@ -194,8 +194,7 @@ class Dispatch:
             return boottime() < claim.send_until
 
         def after_write() -> None:
-            wire.written = True
-            wire.late_by = max(boottime() - claim.send_until, 0.0)
+            wire.late = boottime() >= claim.send_until
             self._ports.seam("written")
 
         return await provider.send(claim.credential, claim.operation, claim.request, claim.contract, guard, after_write)
@@ -247,7 +246,7 @@ class Dispatch:
                 standing=classified.standing,
                 answered_at=at,
                 # The moment of the late byte is not known in ledger time; now is later, which is the safe side.
-                late_send_at=at if wire.late_by > 0 else None,
+                late_send_at=at if wire.late else None,
                 detail=classified.detail,
             )
             operation = await attempts.answer(conn, operation, answered)

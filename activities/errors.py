@@ -1,6 +1,6 @@
 """The only translation of ledger errors into Temporal's, and the heartbeat that every slow activity keeps up.
 
-`Unavailable` and `Superseded` are tried again; `Refused` and `Broken` are not. `Broken` fails the workflow: that pages.
+`Unavailable` and `Superseded` are tried again; `Refused` and `Broken` are not, and fail the workflow: that pages.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ async def translated() -> AsyncIterator[None]:
     except Superseded as error:
         raise ApplicationError(str(error), type="Superseded") from error
     except Unavailable as error:
-        raise ApplicationError(f"nothing was claimed or sent by this try: {error}", type="Unavailable") from error
+        words = f"nothing was sent by this try; what it claimed, if anything, stands in the ledger: {error}"
+        raise ApplicationError(words, type="Unavailable") from error
 
 
 @asynccontextmanager

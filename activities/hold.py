@@ -17,7 +17,6 @@ from ledger.store.database import Connection, now
 from ledger.store.statements import Statement
 from ledger.trail import EventKind
 
-RELEASED_BY = 2
 LONGEST_SECONDS = 3600
 
 
@@ -79,7 +78,7 @@ class Hold:
             s for s in await statements.of_scope(conn, claims.sub, current.since) if s.typ == StatementType.RELEASE
         ]
         people = policy.operators_stand(signed.document, tenant, [policy.Signed(s.person, s.kid) for s in given])
-        missing = max(RELEASED_BY - people, 0)
+        missing = max(policy.PEOPLE_WITHOUT_PROOF - people, 0)
         if current.held and missing == 0:
             await holds.put(conn, claims.sub, held=False, since=None, jti=claims.jti, reason=claims.reason)
             await events.append_to_ledger(conn, EventKind.RELEASED, body)

@@ -13,7 +13,7 @@ from ledger.errors import Refused
 from ledger.model import Operation, Standing
 from ledger.money import shown
 from ledger.statement import StatementType, build_sheet, sheet_digest
-from ledger.states import RESERVING, BlockReason, State
+from ledger.states import BLOCK_EDGE, RESERVING, BlockReason, State
 from ledger.store import configuration, events, operations, statements, totals
 from ledger.store.database import Connection, now
 from ledger.trail import EventKind
@@ -219,7 +219,7 @@ async def _approve(
 
 
 async def _block(conn: Connection, operation: Operation, refusal: Refusal, at: datetime) -> Operation:
-    edge = 4 if operation.state is State.PROPOSED else 6
+    edge = BLOCK_EDGE[operation.state]
     after = replace(operation, state=State.BLOCKED, reason=refusal.reason, next_step="", next_step_at=None)
     return await operations.move(conn, operation, after, edge, at, refusal.body())
 
@@ -269,11 +269,6 @@ async def make_sheet(conn: Connection, operation: Operation, facts: dict[str, An
     digest = sheet_digest(document)
     await statements.add_sheet(conn, operation.operation_id, digest, document, at)
     return await events.append(conn, operation, EventKind.SHEET_MADE, {"digest": digest.hex()})
-
-
-async def _tell_preflight(conn: Connection, operation: Operation, preflight: Preflight) -> Operation:
-    body = {"complete": preflight.complete, "facts": preflight.facts}
-    return await events.append(conn, operation, EventKind.PREFLIGHT, body)
 
 
 async def _wait(conn: Connection, operation: Operation, until: datetime, why: str) -> Operation:

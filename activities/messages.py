@@ -79,6 +79,7 @@ class Progress(BaseModel):
     provider: str = ""
     amount_minor: int = 0
     currency: str = ""
+    attempt: int = 0  # number of the latest attempt
     receipt: str = ""
     standing: str = ""
     details: str = ""  # markdown for the Web UI

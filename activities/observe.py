@@ -12,8 +12,6 @@ from temporalio.worker import (
     Interceptor,
 )
 
-ID_FIELDS = ("operation_id", "known_events")
-
 
 def configure_logging(level: str) -> None:
     """Write JSON lines to stderr, the standard library's loggers (Temporal's, psycopg's) included."""
@@ -82,7 +80,7 @@ class _ObservedActivity(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         log = structlog.get_logger()
         first = input.args[0] if input.args else None
-        ids = {"operation": getattr(first, "operation_id", "")}
+        ids = {"operation_id": getattr(first, "operation_id", "")}
         with structlog.contextvars.bound_contextvars(**ids):
             try:
                 answer = await super().execute_activity(input)
@@ -95,5 +93,16 @@ class _ObservedActivity(ActivityInboundInterceptor):
 
 def _told(answer: Any) -> dict[str, Any]:
     """Ids and words of our own from what an activity returns; never free text."""
-    fields = ("operation_id", "tenant", "state", "next", "reason", "refused_rule", "receipt", "events")
+    fields = (
+        "operation_id",
+        "tenant",
+        "state",
+        "next",
+        "reason",
+        "refused_rule",
+        "attempt",
+        "receipt",
+        "standing",
+        "events",
+    )
     return {name: value for name in fields if (value := getattr(answer, name, None)) not in (None, "", 0)}

@@ -33,6 +33,7 @@ async def tell(conn: Connection, operation: Operation) -> Progress:
         provider=operation.provider,
         amount_minor=operation.amount_minor or 0,
         currency=operation.currency or "",
+        attempt=operation.fence,
         receipt=operation.receipt or "",
         standing="" if operation.standing is None else operation.standing.value,
         details=_details(operation, following, until, trail),

@@ -1,5 +1,6 @@
 """Propose: refuse what is invalid before anything is stored, record the operation, read its target and judge it."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,7 @@ from ledger.statement import VerifiedProposal, verify_proposal
 from ledger.states import State
 from ledger.store import configuration, operations, statements
 from ledger.store.database import Connection, now
+from providers.port import Preflight
 
 LONGEST_TOKEN_SECONDS = 3600
 ANSWER_READ_SECONDS = 3.0  # the caller waits for this one; a slower provider is read again by `judge`
@@ -109,6 +111,11 @@ class Propose:
         provider = self._ports.registry.for_action(proposal.action)
         for name in proposal.distinct_from:
             fingerprint.check_text(name, "distinct_from", 255)
+        if proposal.expected_version is not None and not provider.contract.conditional_write:
+            # Taken silently it would look like a condition, and there is none.
+            raise Refused(
+                "version_not_conditional", f"{proposal.action} has no conditional write", field="expected_version"
+            )
         provider.check_target(proposal.target)
         provider.check_arguments(proposal.arguments)
         amount_minor, currency = proposal.arguments.get("amount_minor"), proposal.arguments.get("currency")
@@ -138,7 +145,11 @@ class Propose:
         if pure is not None:
             return pure
         credential = self._ports.secrets.credential_of(document, proposal.tenant, provider.provider)
-        found = await provider.preflight(credential, proposal.target, proposal.arguments, "")
+        try:
+            async with asyncio.timeout(ANSWER_READ_SECONDS):
+                found = await provider.preflight(credential, proposal.target, proposal.arguments, "")
+        except TimeoutError:
+            found = Preflight(complete=False)
         if not found.complete or not found.target:
             why = "the provider did not say which payment this is: ask again, or name it by its canonical id"
             raise Refused("target_unreadable", why, field="target")

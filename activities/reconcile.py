@@ -10,7 +10,7 @@ from activities.errors import heartbeating, translated
 from activities.messages import OperationRef, Progress
 from activities.ports import Ports
 from activities.progress import tell
-from activities.settle import Evidence, evidence, note_standing, settle
+from activities.settle import SLOW_LOOK_SECONDS, Evidence, evidence, note_standing, settle
 from ledger import recovery
 from ledger.errors import Refused
 from ledger.model import Operation, Sighting, Standing, Step
@@ -147,4 +147,4 @@ async def _contradicted_end(conn: Connection, operation: Operation, sighting: Si
 
 def _slow_look_is_due(facts: Evidence) -> bool:
     last: datetime | None = max((s.finished_at for s in facts.sightings), default=None)
-    return last is None or (facts.now - last).total_seconds() >= 3600
+    return last is None or (facts.now - last).total_seconds() >= SLOW_LOOK_SECONDS

@@ -13,6 +13,7 @@ from activities.progress import tell
 from activities.reconcile import credential_of, look
 from activities.settle import Evidence, evidence
 from ledger import policy, recovery
+from ledger.config import Document
 from ledger.errors import Refused
 from ledger.model import Operation, SeenEffect, Standing
 from ledger.statement import Claims, StatementType
@@ -21,8 +22,6 @@ from ledger.store import events, operations, statements
 from ledger.store.database import Connection
 from ledger.store.statements import Statement
 from ledger.trail import EVIDENCE
-
-_TWO = 2  # operators, where a person's word replaces proof
 
 
 class Resolve:
@@ -115,8 +114,8 @@ class Resolve:
             if await operations.receipt_taken(conn, operation, claims.receipt):
                 raise Refused("receipt_taken", "that receipt belongs to another operation", field="receipt")
             operation, _ = await acceptance.keep(conn, operation, signed, facts.now)
-            if seen is None and (missing := await self._people_missing(conn, operation, signed, claims)):
-                return await self._wait_for_people(conn, operation, missing)
+            if seen is None and (missing := await people_missing(conn, signed.document, operation, claims)):
+                return await _wait_for_people(conn, operation, missing)
             after = replace(
                 operation,
                 state=State.SUCCEEDED,
@@ -153,34 +152,32 @@ class Resolve:
             else:
                 check_undeterminable(facts)
             operation, _ = await acceptance.keep(conn, operation, signed, facts.now)
-            if missing := await self._people_missing(conn, operation, signed, claims):
-                return await self._wait_for_people(conn, operation, missing)
+            if missing := await people_missing(conn, signed.document, operation, claims):
+                return await _wait_for_people(conn, operation, missing)
             edge, state = (20, State.REJECTED) if claims.decision == "did_not_happen" else (21, State.UNDETERMINED)
             after = replace(operation, state=state, reason="resolved", next_step="", next_step_at=None)
-            body = {"by": await self._agreeing(conn, operation, signed, claims), "evidence": claims.evidence}
+            body = {"by": await agreeing(conn, signed.document, operation, claims), "evidence": claims.evidence}
             moved = await operations.move(conn, operation, after, edge, facts.now, body)
             return await tell(conn, moved)
 
-    async def _people_missing(
-        self, conn: Connection, operation: Operation, signed: acceptance.Signed, claims: Claims
-    ) -> int:
-        return max(_TWO - len(await self._agreeing(conn, operation, signed, claims)), 0)
 
-    async def _agreeing(
-        self, conn: Connection, operation: Operation, signed: acceptance.Signed, claims: Claims
-    ) -> list[str]:
-        """Different operators who said the same, each on all the evidence there is, and may still say it."""
-        people = set()
-        for said in await statements.of_operation(conn, operation.operation_id):
-            if said.typ == StatementType.RESOLUTION and await _counts(conn, operation, said, claims):
-                one = [policy.Signed(said.person, said.kid)]
-                if policy.operators_stand(signed.document, operation.tenant, one):
-                    people.add(said.person)
-        return sorted(people)
+async def agreeing(conn: Connection, document: Document, operation: Operation, claims: Claims) -> list[str]:
+    """Different operators who said the same, each on all the evidence there is, and may still say it."""
+    given = [s for s in await statements.of_operation(conn, operation.operation_id) if _says_the_same(s, claims)]
+    return sorted({s.person for s in given if await still_counts(conn, document, operation, s)})
 
-    async def _wait_for_people(self, conn: Connection, operation: Operation, missing: int) -> Progress:
-        words = f"accepted; {missing} more operator must sign the same"
-        return (await tell(conn, operation)).model_copy(update={"message": words})
+
+async def people_missing(conn: Connection, document: Document, operation: Operation, claims: Claims) -> int:
+    """How many more operators must say the same where there is no proof."""
+    return max(policy.PEOPLE_WITHOUT_PROOF - len(await agreeing(conn, document, operation, claims)), 0)
+
+
+async def still_counts(conn: Connection, document: Document, operation: Operation, said: Statement) -> bool:
+    """Whether the signer of an accepted resolution may still say it, and had seen all evidence there is."""
+    signer = policy.Signed(said.person, said.kid)
+    if said.trail_head is None or not policy.operators_stand(document, operation.tenant, [signer]):
+        return False
+    return not await _unseen_evidence(conn, operation, said.trail_head)
 
 
 def check_absence(facts: Evidence, claims: Claims) -> None:
@@ -231,8 +228,13 @@ async def _unseen_evidence(conn: Connection, operation: Operation, head: bytes) 
     return later is None or later > 0
 
 
-async def _counts(conn: Connection, operation: Operation, said: Statement, claims: Claims) -> bool:
-    """Whether an accepted resolution says the same and has seen all evidence."""
+def _says_the_same(said: Statement, claims: Claims) -> bool:
+    if said.typ != StatementType.RESOLUTION:
+        return False
     other = Claims.from_bytes(said.statement)
-    same = (other.decision, other.receipt, set(other.foreign)) == (claims.decision, claims.receipt, set(claims.foreign))
-    return same and said.trail_head is not None and not await _unseen_evidence(conn, operation, said.trail_head)
+    return (other.decision, other.receipt, set(other.foreign)) == (claims.decision, claims.receipt, set(claims.foreign))
+
+
+async def _wait_for_people(conn: Connection, operation: Operation, missing: int) -> Progress:
+    words = f"accepted; {missing} more operator must sign the same"
+    return (await tell(conn, operation)).model_copy(update={"message": words})

@@ -1,12 +1,14 @@
 """What a process is told by its environment (variables EFFECTS_…). Temporal's own connection comes from its envconfig."""
 
 from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from activities.messages import TASK_QUEUE
 from ledger.contract import Timing
+from ledger.errors import Refused
 
 
 class Settings(BaseSettings):
@@ -26,11 +28,23 @@ class Settings(BaseSettings):
     dev: bool = Field(default=False, description="a dev stack: a movable clock and crash points are allowed")
     pool_size: int = Field(default=10, description="most connections of one worker to the ledger")
     activities_at_once: int = Field(default=20, description="most activities that one worker runs at a time")
-    log_level: str = Field(default="info", description="debug, info, warning or error")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="of the JSON lines on stderr"
+    )
     send_within: float | None = Field(default=None, description="S of the send guard, seconds; dev only")
     call_deadline: float | None = Field(default=None, description="D of the send guard, seconds; dev only")
     backoff: float | None = Field(default=None, description="first pause before a repeat or look, seconds; dev only")
     seam: str = Field(default="", description="NAME:kill|stop:FLAG-FILE, a crash point that fires once; dev only")
+
+    @classmethod
+    def load(cls) -> Self:
+        """The settings of this process. Refused: `setting_malformed`, naming the variable."""
+        try:
+            return cls()
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            name = "EFFECTS_" + "_".join(map(str, first["loc"])).upper()
+            raise Refused("setting_malformed", f"{name}: {first['msg'].lower()}", field=name) from None
 
     def timing(self) -> Timing | None:
         """Bounds that replace those of the contracts; None outside of a dev stack."""

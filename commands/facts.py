@@ -12,7 +12,7 @@ from ledger.contract import Contract
 from ledger.errors import Refused
 from ledger.model import Attempt, Hint, MaySend, Operation, Outcome
 from ledger.states import State
-from ledger.store import attempts, holds, statements
+from ledger.store import attempts, holds
 from ledger.store.database import Connection, now
 from ledger.store.holds import Hold
 from providers.registry import Registry
@@ -60,15 +60,12 @@ def schedule(
         every = (lost_attempt(contract, at),)
     review = review_at if review_at is not None and not provisional else at + review_after
     quiet = recovery.quiet_at(contract, every)
-    # A stored answer would only be replayed, and a late send may meet a pruned key: nothing is repeated then.
-    stored = any(a.hint is Hint.STORED_ERROR or (a.outcome is Outcome.REFUSED and a.stored) for a in every)
-    closed = stored or any(a.late_send_at is not None for a in every)
     absence = None
     if contract.lookup is not None and quiet is not None:
         absence = quiet + timedelta(seconds=contract.lookup.settling)
     return Schedule(
         provisional=provisional,
-        repeat_until=None if closed else recovery.key_window_ends(contract, every),
+        repeat_until=None if recovery.stops_repeats(every) else recovery.key_window_ends(contract, every),
         quiet_at=quiet,
         absence_from=absence,
         look_until=None if absence is None else max(review, absence),
@@ -148,9 +145,3 @@ def approvers(document: Document, operation: Operation) -> list[str]:
 def operators(document: Document, tenant: str) -> list[str]:
     """The operators of a tenant."""
     return [p.name for p in document.people if not p.revoked and {tenant, EVERYTHING} & set(p.operator_of)]
-
-
-async def agreeing(conn: Connection, operation: Operation) -> list[tuple[str, str]]:
-    """(operator, what they certified) of accepted resolutions, oldest first."""
-    given = await statements.of_operation(conn, operation.operation_id)
-    return [(s.person, s.decision) for s in given if s.typ == "resolution"]

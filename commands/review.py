@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from activities.resolve import check_absence, check_undeterminable
+from activities.resolve import check_absence, check_undeterminable, people_missing, still_counts
 from activities.settings import Settings
 from activities.settle import Evidence
 from commands import facts, tell
@@ -27,10 +27,9 @@ from ledger.statement import Claims, StatementType, sign
 from ledger.states import State
 from ledger.store import events, statements, views
 from ledger.store.database import Connection
+from ledger.store.statements import Statement
 from ledger.trail import EVIDENCE, sentence
 from providers.registry import default_registry
-
-WANTED_PEOPLE = 2
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,8 @@ async def list_page(conn: Connection, given: Settings) -> Page:
         found = await facts.evidence(conn, document, operation, contract)
         who = await facts.must_act(conn, document, operation)
         against = await views.contradicted(conn, operation.operation_id)
-        signed = ", ".join(f"{person}: {said}" for person, said in await facts.agreeing(conn, operation))
+        spoken = await resolutions(conn, document, operation)
+        signed = ", ".join(f"{said.person}: {said.decision}" for said, counts in spoken if counts)
         why = "CONTRADICTED: " if against else ""
         rows.append(
             (
@@ -131,9 +131,9 @@ async def one_page(conn: Connection, operation: Operation, given: Settings) -> P
     page.fact("at the provider", adapter.link(operation))
     if await views.contradicted(conn, operation.operation_id):
         page.warn("there is evidence against what was recorded: see the contradictions below")
-    agreeing = await facts.agreeing(conn, operation)
-    for person, said in agreeing:
-        page.fact("signed", f"{said}, by {person}")
+    signed = await resolutions(conn, document, operation)
+    for said, counts in signed:
+        page.fact("signed" if counts else "no longer counts", f"{said.decision}, by {said.person}")
     tell.attempts(page, found.attempts)
     tell.sightings(page, found.sightings)
     page.table(("#", "when", "evidence"), [(e.number, tell.clock(e.at), sentence(e)) for e in told[-12:]])
@@ -151,7 +151,7 @@ async def one_page(conn: Connection, operation: Operation, given: Settings) -> P
             page.say(f"  {command}")
     page.document |= {
         "who_must_act": who,
-        "signed": [{"person": person, "decision": said} for person, said in agreeing],
+        "signed": [{"person": said.person, "decision": said.decision, "counts": counts} for said, counts in signed],
         "resolution": adapter.resolution,
         "commands": commands,
         "not_yet": {decision: why for decision, why in permitted.items() if why},
@@ -161,6 +161,14 @@ async def one_page(conn: Connection, operation: Operation, given: Settings) -> P
         ],
     }
     return page
+
+
+async def resolutions(conn: Connection, document: Document, operation: Operation) -> list[tuple[Statement, bool]]:
+    """Accepted resolutions, oldest first, and whether each still counts."""
+    given = [
+        s for s in await statements.of_operation(conn, operation.operation_id) if s.typ == StatementType.RESOLUTION
+    ]
+    return [(said, await still_counts(conn, document, operation, said)) for said in given]
 
 
 def what_is_permitted(found: Evidence) -> dict[str, str]:
@@ -220,9 +228,10 @@ async def resolve(
         heard = await hear(reader, operation, claims.jti, "resolve", wait)
         told = heard_page(heard, claims)
         missing = 0
-        if heard.operation.state is State.NEEDS_REVIEW:
+        if heard.operation.state is State.NEEDS_REVIEW and not said.look_again:
             async with reader.snapshot() as conn:
-                missing = await people_missing(conn, operation, claims)
+                _, document = await views.configuration_in_force(conn)
+                missing = await people_missing(conn, document, operation, claims)
     if missing:
         told.say(f"{missing} more operator must sign the same.")
     told.document["still_needed"] = missing
@@ -247,22 +256,6 @@ def resolution(operation: Operation, said: Said, head: bytes, times: dict[str, o
         foreign=tuple(said.foreign),
         **fields,
     )
-
-
-async def people_missing(conn: Connection, operation: Operation, claims: Claims) -> int:
-    """How many more operators must say the same."""
-    people = set()
-    for kept in await statements.of_operation(conn, operation.operation_id):
-        if kept.typ != StatementType.RESOLUTION:
-            continue
-        other = Claims.from_bytes(kept.statement)
-        if (other.decision, other.receipt, set(other.foreign)) == (
-            claims.decision,
-            claims.receipt,
-            set(claims.foreign),
-        ):
-            people.add(kept.person)
-    return max(WANTED_PEOPLE - len(people), 0)
 
 
 async def look(voice: Voice, name: str, wait: float) -> Page:

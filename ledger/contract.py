@@ -49,9 +49,11 @@ class Timing(_Frozen):
 
     send_within: float = Field(default=10.0, gt=0, description="S: longest delay from claim to first byte")
     call_deadline: float = Field(default=30.0, gt=0, description="D: total deadline of the call")
-    slack: float = Field(default=5.0, gt=0)
+    slack: float = Field(
+        default=5.0, gt=0, description="between guard and first byte, and for the write of the outcome"
+    )
     backoff: float = Field(default=2.0, gt=0, description="first pause before a repeat or a second look")
-    backoff_cap: float = Field(default=300.0, gt=0)
+    backoff_cap: float = Field(default=300.0, gt=0, description="longest pause")
 
     @property
     def lease(self) -> float:
@@ -60,7 +62,11 @@ class Timing(_Frozen):
 
 
 class Contract(_Frozen):
-    """Everything recovery needs to know about one provider effect. Frozen with the operation at its first claim."""
+    """Everything recovery needs to know about one provider effect. Frozen with the operation at its first claim.
+
+    What a key stores, how a replay is marked and how other answers look is for people and adapters; recovery reads the
+    outcome and hint that the adapter's classification made of it.
+    """
 
     name: str
     api_version: str = ""

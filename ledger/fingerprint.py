@@ -56,7 +56,7 @@ def canonical_bytes(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int
     """The one canonical form of a plain JSON value: equal values give equal bytes, which read back as the value.
 
     Refused, with the path of the offending part as field: `value_type` (float, tuple, bytes, enum, any subclass),
-    `key_type`, `integer_too_large`, `text_not_unicode` (lone surrogate), `too_deep` (over `max_depth` levels),
+    `key_type`, `integer_too_large`, `text_not_unicode` (lone surrogate), `text_nul`, `too_deep` (over `max_depth` levels),
     `too_large` (over `max_bytes`).
     """
     _gate(value, "$", 0, _Budget(max_bytes, max_depth))

@@ -37,17 +37,17 @@ class Hint(StrEnum):
 class Standing(StrEnum):
     """What became of an effect that exists at the provider."""
 
-    GOOD = "good"
-    PENDING = "pending"
-    VOID = "void"
+    GOOD = "good"  # it stands
+    PENDING = "pending"  # it exists; the provider has not finished it
+    VOID = "void"  # it was undone: it counts in no amount
 
 
 class MaySend(StrEnum):
     """Whether authority allows sending now."""
 
     YES = "yes"
-    HELD = "held"
-    REVOKED = "revoked"
+    HELD = "held"  # not now: a person stopped sending
+    REVOKED = "revoked"  # not on this authority any more
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from ledger.model import Operation, Standing
 from ledger.money import check_amount, shown
 from ledger.states import BlockReason
 
+PEOPLE_WITHOUT_PROOF = 2  # different operators, where a person's word stands in for proof, and to release a hold
+
 
 class VerdictKind(StrEnum):
     """What may become of a recorded proposal."""

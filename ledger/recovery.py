@@ -65,6 +65,11 @@ def key_window_ends(contract: Contract, attempts: Sequence[Attempt]) -> datetime
     return start + timedelta(seconds=contract.key.lifetime - contract.key.margin - busy)
 
 
+def stops_repeats(attempts: Sequence[Attempt]) -> bool:
+    """Whether an attempt closes D7 for good: its answer is kept for our key, or it left late."""
+    return any(_answers_the_same(a) or a.late_send_at is not None for a in attempts)
+
+
 def qualified_absence(contract: Contract, attempts: Sequence[Attempt], sightings: Sequence[Sighting]) -> bool:
     """No open attempt, no living receipt, and two complete looks, late enough and apart, that saw nothing of ours."""
     living = any(standing is not Standing.VOID for standing in known_receipts(attempts, sightings).values())
@@ -249,7 +254,7 @@ def _d7_repeat_with_key(f: Facts) -> Decision | None:
     closes = key_window_ends(f.contract, f.attempts)
     if closes is None or f.now > closes or f.may_send is MaySend.REVOKED:
         return None
-    if any(_answers_the_same(a) or a.late_send_at is not None for a in f.attempts):
+    if stops_repeats(f.attempts):
         return None
     if f.may_send is MaySend.HELD:
         if f.now >= f.review_at:

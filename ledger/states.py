@@ -88,7 +88,7 @@ TRANSITIONS: tuple[Edge, ...] = (
 ENDED: frozenset[State] = frozenset({_S, _J, _D, _B})
 BEFORE_FIRST_SEND: frozenset[State] = frozenset({_P, _W, _A})
 RESERVING: frozenset[State] = frozenset({_A, _F, _U, _R, _D, _S})  # succeeded only while its receipt is not void
-OPEN_ATTEMPT: frozenset[State] = frozenset({_F})
+BLOCK_EDGE: dict[State, int] = {_P: 4, _W: 6, _A: 8}  # how an operation that was not sent is blocked
 
 
 def edge(number: int, source: State | None, target: State) -> Edge:

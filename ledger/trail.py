@@ -82,7 +82,7 @@ def sentence(event: Event) -> str:
             row = f" ({body['row']})" if body.get("row") else ""
             return f"{event.source or 'none'} → {event.target}, edge {event.edge}{row}{why}"
         case EventKind.PREFLIGHT:
-            return "read the target at the provider" if body.get("complete") else "the provider could not be read"
+            return "read the target at the provider"
         case EventKind.SHEET_MADE:
             return f"sheet {str(body.get('digest', ''))[:12]} made for approvers"
         case EventKind.STATEMENT_ACCEPTED:

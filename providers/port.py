@@ -99,7 +99,7 @@ class Provider(Protocol):
     def pure_target(self, target: str) -> str | None:
         """The canonical target when no read is needed to know it, else None. Pure."""
 
-    def equivalence_key(self, operation_target: str, arguments: dict[str, Any]) -> str:
+    def equivalence_key(self, target: str, arguments: dict[str, Any]) -> str:
         """Two operations with equal keys would do the same thing twice. Pure."""
 
     def build_request(self, operation: Operation) -> Request:

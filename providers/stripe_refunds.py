@@ -164,25 +164,12 @@ class StripeRefunds:
         self._base_url = base_url
         self._read_deadline = read_deadline_seconds
 
-    def check_arguments(self, arguments: dict[str, Any]) -> None:
-        """See the function of this name."""
-        check_arguments(arguments)
-
-    def check_target(self, target: str) -> None:
-        """See the function of this name."""
-        check_target(target)
-
-    def pure_target(self, target: str) -> str | None:
-        """See the function of this name."""
-        return pure_target(target)
-
-    def equivalence_key(self, operation_target: str, arguments: dict[str, Any]) -> str:
-        """See the function of this name."""
-        return equivalence_key(operation_target, arguments)
-
-    def build_request(self, operation: Operation) -> Request:
-        """See the function of this name."""
-        return build_request(operation)
+    # The pure part of the adapter stands above, as functions; here they get their place in the port.
+    check_arguments = staticmethod(check_arguments)
+    check_target = staticmethod(check_target)
+    pure_target = staticmethod(pure_target)
+    equivalence_key = staticmethod(equivalence_key)
+    build_request = staticmethod(build_request)
 
     def marker_of(self, operation: Operation) -> str:
         """The operation id as text: what the refund carries in its metadata."""

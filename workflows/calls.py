@@ -1,7 +1,8 @@
 """One typed function per activity, called by name: the only place with timeouts and retry policies.
 
 Every activity may be tried again for ever: each is safe to run twice at the same moment, and a claim is never inherited by a
-retry. Only a `Broken` ledger is final: it fails the workflow, which is what pages somebody.
+retry. Only a `Broken` ledger is final (and a `Refused` that nobody expected, a bug as well): it fails the workflow, which
+is what pages somebody.
 """
 
 from datetime import timedelta
@@ -43,6 +44,7 @@ async def judge(ref: OperationRef) -> Progress:
         ref,
         result_type=Progress,
         start_to_close_timeout=timedelta(seconds=60),
+        heartbeat_timeout=timedelta(seconds=10),
         retry_policy=PATIENT,
         summary="read the target and judge",
     )

@@ -10,11 +10,11 @@ from ledger import fingerprint, states
 from ledger.config import Document, rule_version
 from ledger.errors import Refused
 from ledger.model import Attempt, Operation, Outcome, Sighting, Standing
+from ledger.policy import PEOPLE_WITHOUT_PROOF
 from ledger.statement import Claims, StatementType, verify_proposal
 from ledger.store.statements import Statement
 from ledger.trail import Event, EventKind
 
-PEOPLE_WITHOUT_PROOF = 2
 LEEWAY_SECONDS = 120  # as in the function `token_refusal` of the database
 
 

@@ -6,7 +6,7 @@ With EFFECTS_PICTURES set, the screenshots are written to docs/pictures as well.
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ CLICKS = [
     ("withdraw", "", "json/plain", "withdraw with 0 payloads instead of one"),
     ("decide", '{"approve": true}', "json/plain", f"decide {SHAPE}"),
     ("decide", '"approved"', "json/plain", "decide without a JSON object"),
+    ("decide", '{"approve": true}', "json/protobuf", "decide without a JSON object"),
 ]
 
 
@@ -97,11 +98,11 @@ async def junk(rig: Rig, operation_id: str) -> list[str]:
     return [e.body["rule"] for e in await rig.trail(operation_id) if e.kind == EventKind.JUNK_REFUSED]
 
 
-async def until(look: Callable[[], Any], what: str, *, seconds: float = 20.0) -> None:
+async def until(look: Callable[[], Awaitable[Any]], wanted: Any, *, seconds: float = 20.0) -> None:
     """Wait for something that clicking set off."""
     deadline = asyncio.get_running_loop().time() + seconds
-    while not await look():
-        assert asyncio.get_running_loop().time() < deadline, f"no {what} within {seconds} s"
+    while (seen := await look()) != wanted:
+        assert asyncio.get_running_loop().time() < deadline, f"{seen} instead of {wanted} after {seconds} s"
         await asyncio.sleep(0.05)
 
 
@@ -111,11 +112,7 @@ async def click_everything_wrong(rig: Rig, page: Page, workflow: Any, operation_
     for name, text, encoding, rule in CLICKS:
         assert await clicked(page.send, "signal", name, text, encoding=encoding) == ""
         refused.append(rule)
-
-        async def all_written_down() -> bool:
-            return await junk(rig, operation_id) == refused
-
-        await until(all_written_down, f"trail with {refused}")
+        await until(lambda: junk(rig, operation_id), refused)
         await assert_not_wedged(workflow)
 
     complaint = await clicked(page.send, "signal", "decide", '{"approve":')
@@ -128,13 +125,13 @@ async def click_everything_wrong(rig: Rig, page: Page, workflow: Any, operation_
 async def click_look_now(page: Page, workflow: Any) -> None:
     """The one signal that needs no input: an empty box is right, and the worker looks."""
 
-    async def judged_again() -> bool:
+    async def looks() -> list[str]:
         scheduled = [e.activity_task_scheduled_event_attributes for e in await events(workflow)]
-        return any(one.activity_type.name == "judge" for one in scheduled)
+        return [one.activity_type.name for one in scheduled if one.activity_type.name]
 
-    assert not await judged_again()
+    assert await looks() == []
     assert await clicked(page.send, "signal", "look_now", "") == ""
-    await until(judged_again, "second judgement")
+    await until(looks, ["judge"])
     await assert_not_wedged(workflow)
 
 
@@ -155,8 +152,8 @@ async def click_wrong_updates(rig: Rig, page: Page, workflow: Any, operation_id:
 async def test_no_click_wedges_a_waiting_operation_and_the_right_signature_ends_it(rig: Rig, page: Page) -> None:
     """Empty boxes, broken and wrong JSON to every door, by clicking; each refusal is in the trail and on the screen.
 
-    Red: give a signal of `OperationWorkflow` a positional parameter instead of `*args`; drop the update's validator;
-    let `_details` in activities/progress.py show the trail as one paragraph, or `_plain` keep brackets.
+    Red: give a signal of `OperationWorkflow` a positional parameter instead of `*args`; drop the update's validator; drop
+    the empty line between "Trail:" and its list in activities/progress.py.
     """
     target = rig.payment()
     proposal = rig.proposal(target, amount=5_000, key="order-1001")
@@ -175,7 +172,7 @@ async def test_no_click_wedges_a_waiting_operation_and_the_right_signature_ends_
         await clicked(page.tab, "timeline", told)
         shown = await clicked(page.tab, "search-attributes", '"EffectState": "awaiting_approval"')
         assert '"EffectAmountMinor": 5000' in shown and '"EffectNext": "people"' in shown
-        assert await clicked(page.summary) == f"refund on {target}"
+        assert target in (await clicked(page.summary)).text
         details = await clicked(page.details, "awaiting_approval")
         assert details.heading == "awaiting_approval"
         assert any("50.00 EUR" in item and target in item for item in details.items)
@@ -197,6 +194,7 @@ async def test_no_click_wedges_a_waiting_operation_and_the_right_signature_ends_
         assert (await rig.decide(proposal, await rig.signed(op, "alice", "approval"))).reason == ""
         receipt = (await rig.until(op, "succeeded")).receipt
         assert (await workflow.result())["state"] == "succeeded"
+        await clicked(page.open, workflow.id)  # an open page looks every ten seconds
         await clicked(page.state, "completed")
         assert (await clicked(page.details, f"receipt {receipt}")).heading == "succeeded"
         await clicked(page.tab, "timeline", "claim and send")
@@ -226,3 +224,17 @@ async def test_an_operation_in_review_says_so_and_names_the_command(rig: Rig, pa
         await clicked(page.picture, "review")
         await assert_not_wedged(workflow)
     assert rig.effects(target) == []
+
+
+async def test_what_an_agent_writes_draws_no_link(rig: Rig, page: Page) -> None:
+    """The Web UI renders summaries as markdown: an agent must not be able to paint "Approve here" on our screen.
+
+    Red: pass the target to `static_summary` in workflows/client.py as it came.
+    """
+    proposal = rig.proposal("[Approve here](https://evil.example)", key="order-1003")
+    async with rig.worker():
+        assert (await rig.propose(proposal)).reason == "target_malformed"
+        await clicked(page.open, rig.handle(proposal).id)
+        assert (await clicked(page.details, "refused")).links == []
+        summary = await clicked(page.summary)
+        assert "Approve here" in summary.text and summary.links == []

@@ -27,7 +27,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 PATIENCE = 30.0  # seconds for one thing to appear, on a machine that does other things as well
-WIDTH, HEIGHT = 1280, 1150
+WIDTH, HEIGHT = 1280, 1500
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -38,6 +38,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
+    "--hide-scrollbars",
     f"--window-size={WIDTH},{HEIGHT}",
 )
 # The page draws itself anew all the time: an element that is gone, moved or covered is looked up again.
@@ -77,7 +78,7 @@ class Page:
     """One window on the Web UI of one server."""
 
     def __init__(self, browser: Chrome, ui_url: str, *folders: Path) -> None:
-        """Pictures go to every one of the folders."""
+        """Pictures go to every one of the folders; that of a failure to the first alone."""
         self.browser = browser
         self._workflows = f"{ui_url}/namespaces/default/workflows"
         self._folders = folders
@@ -110,10 +111,14 @@ class Page:
         """Wait until the workflow is shown as running, completed, …"""
         self._until(lambda: self._one("execution-status").text == wanted.upper(), f"the workflow shown as {wanted}")
 
-    def summary(self) -> str:
+    def summary(self) -> Pane:
         """The static summary, as the tab User Metadata shows it."""
+
+        def look() -> Pane | None:
+            return pane if (pane := self._pane(0)).text else None
+
         self._click("user-metadata-tab")
-        return self._until(lambda: self._pane(0).text or None, "the summary")
+        return self._until(look, "the summary")
 
     def details(self, *wanted: str) -> Pane:
         """The current details, once they hold these texts. They are a query; the key R asks again."""
@@ -188,9 +193,9 @@ class Page:
         return "\n".join(texts) or None
 
     def _no_toast(self) -> bool:
-        for close in self._seen("[id$='-toast'] button"):
+        for close in self._seen("button[aria-label='Close']"):
             close.click()
-        return not self._seen("[id$='-toast']")
+        return not self._seen("button[aria-label='Close']")
 
     def _pane(self, number: int) -> Pane:
         """Each pane of the tab User Metadata is a frame with rendered markdown."""
@@ -247,5 +252,5 @@ class Page:
         try:
             return wait.until(found)[0]
         except TimeoutException:
-            self.picture("gave-up")
+            self.browser.save_screenshot(str(self._folders[0] / "gave-up.png"))
             raise AssertionError(f"no {what} within {PATIENCE} s; see gave-up.png\n{self._body()[:2000]}") from None

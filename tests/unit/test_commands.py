@@ -186,6 +186,11 @@ def test_explain_tells_the_schedule_and_the_row(capsys: pytest.CaptureFixture[st
         assert starter.main(["explain", "refund", ending, "--at", "1h", "--json"]) == 0
         at = json.loads(capsys.readouterr().out)["at"]
         assert (at["row"], at["step"]) == (row, step), ending
+    for ending in ("--mismatch", "--stored-error", "--refused"):
+        assert starter.main(["explain", "refund", ending, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["schedule"]["repeat_until"] is None, ending
+        assert all(s["step"] != "repeat" for s in told["steps"]), ending
     assert starter.main(["explain", "refund", "--lost-answer", "--held", "--at", "1h", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["at"]["step"] == "wait"
     assert starter.main(["explain", "refund", "--lost-answer"]) == 0

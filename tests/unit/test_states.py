@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledger.errors import Broken
-from ledger.states import BEFORE_FIRST_SEND, ENDED, OPEN_ATTEMPT, RESERVING, TRANSITIONS, Edge, State, edge, fold
+from ledger.states import BEFORE_FIRST_SEND, ENDED, RESERVING, TRANSITIONS, Edge, State, edge, fold
 
 LEGAL = {(e.number, e.source, e.target) for e in TRANSITIONS}
 MIGRATION = Path(__file__).parents[2] / "ledger" / "store" / "migrations" / "0001_ledger.sql"
@@ -57,7 +57,7 @@ def test_every_state_is_reached_and_every_open_one_can_end() -> None:
 
 def test_only_the_claims_lead_into_flight() -> None:
     """7 and 14 are the only ways to send: everything that stops sending stops these."""
-    assert {e.number for e in TRANSITIONS if e.target in OPEN_ATTEMPT} == {7, 14}
+    assert {e.number for e in TRANSITIONS if e.target is State.IN_FLIGHT} == {7, 14}
 
 
 def test_what_was_sent_is_never_blocked_and_what_was_not_never_succeeds() -> None:
