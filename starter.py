@@ -278,19 +278,8 @@ def explain_refund(
     """The schedule after one attempt that ended so, the step at every turning point, and the contract with its sources."""
     from commands.explain import ENDINGS, explain
 
-    said = (
-        lost_answer,
-        stored_error,
-        busy,
-        misused,
-        unreadable,
-        mismatch,
-        refused,
-        no_effect,
-        not_sent,
-        applied,
-        open_,
-    )
+    unclear = (lost_answer, stored_error, busy, misused, unreadable, mismatch)
+    said = (*unclear, refused, no_effect, not_sent, applied, open_)
     chosen = [ending for ending, given in zip(ENDINGS, said, strict=True) if given]
     return run(as_json, lambda v: explain(v, "refund", chosen, at, review_after, held=held, revoked=revoked))
 

@@ -14,14 +14,16 @@ from activities.judgement import UNREADABLE_PAUSE, Reading, first_send_refusal, 
 from activities.messages import OperationRef, Progress
 from activities.ports import Ports, boottime
 from activities.progress import tell
-from activities.settle import authority_gone, evidence, settle
+from activities.reconcile import credential_of
+from activities.settle import CLOCK_TRUSTED, authority_gone, distrust_ages, evidence, settle
 from ledger import recovery
 from ledger.contract import Contract
 from ledger.errors import Refused, Unavailable
-from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Step
+from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Standing, Step
 from ledger.states import BLOCK_EDGE, State
-from ledger.store import attempts, configuration, holds, operations
+from ledger.store import attempts, clock, configuration, events, holds, operations
 from ledger.store.database import Connection, now
+from ledger.trail import EventKind
 from providers.port import Classified, Credential, Request
 
 HELD_PAUSE = 300.0
@@ -84,7 +86,9 @@ class Dispatch:
             operation = await operations.lock(conn, operation_id, known_events=ref.known_events)
             if operation.state not in (State.APPROVED, State.UNKNOWN):
                 return await tell(conn, operation)
+        # Whose the credential is, is asked before every send: a secret can be replaced under the same name.
         reading = await read_target(self._ports, operation) if operation.state is State.APPROVED else None
+        credential = await credential_of(self._ports, operation) if operation.state is State.UNKNOWN else None
         stamp = boottime()
         async with self._ports.ledger.transaction() as conn:
             await operations.lock_target(conn, operation)
@@ -92,7 +96,7 @@ class Dispatch:
             if locked.state is State.APPROVED and reading is not None:
                 return await self._first_claim(conn, locked, reading, stamp)
             if locked.state is State.UNKNOWN:
-                return await self._repeat_claim(conn, locked, stamp)
+                return await self._repeat_claim(conn, locked, credential, stamp)
             return await tell(conn, locked)
 
     async def _first_claim(
@@ -116,6 +120,8 @@ class Dispatch:
             return await self._wait(conn, operation, HELD_PAUSE, "held", at)
         if not reading.preflight.complete or reading.credential is None:
             return await self._wait(conn, operation, UNREADABLE_PAUSE, reading.problem, at)
+        if await clock.ahead_seconds(conn) > CLOCK_TRUSTED:
+            return await self._wait(conn, operation, UNREADABLE_PAUSE, "the clock was set back", at)
         pause = _pause_after_no_effect(self._ports.contract_of(operation), every, at)
         if pause > 0:
             return await self._wait(conn, operation, pause, "backing off", at)
@@ -137,18 +143,18 @@ class Dispatch:
             claimed = await attempts.record_sighting(conn, claimed, look)
         return Claim(claimed, request, contract, reading.credential, stamp, found)
 
-    async def _repeat_claim(self, conn: Connection, operation: Operation, stamp: float) -> Claim | Progress:
+    async def _repeat_claim(
+        self, conn: Connection, operation: Operation, credential: Credential | None, stamp: float
+    ) -> Claim | Progress:
         """Edge 14: the decision is taken again here, under the locks; anything but a repeat is for `reconcile`."""
+        operation = await distrust_ages(conn, operation)
         facts = await evidence(conn, self._ports, operation)
         operations.check_fingerprint(operation)
         if facts.decide().step is not Step.REPEAT:
             _, progress = await settle(conn, self._ports, operation)
             return progress
-        _, document = await configuration.in_force(conn)
-        try:
-            credential = self._ports.secrets.credential(document, operation)
-        except Refused as refusal:
-            return await self._wait(conn, operation, HELD_PAUSE, refusal.rule, facts.now)
+        if credential is None:
+            return await self._wait(conn, operation, UNREADABLE_PAUSE, "credential", facts.now)
         request = self._request(operation)
         body = {"row": facts.decide().row}
         claimed = await self._open(conn, operation, operation, facts.contract, 14, facts.now, body)
@@ -253,6 +259,12 @@ class Dispatch:
             if operation.state is State.IN_FLIGHT and operation.fence == number:
                 _, progress = await settle(conn, self._ports, operation)
                 return progress, False
+            exists = classified.outcome is Outcome.APPLIED and classified.standing is not Standing.VOID
+            if operation.ended_at is not None and exists and classified.receipt != operation.receipt:
+                await operations.mark_contradicted(conn, operation.operation_id)
+                told = {"what": f"ended as {operation.state}, but a late answer tells of an effect"}
+                told["receipt"] = classified.receipt or ""
+                operation = await events.append(conn, operation, EventKind.CONTRADICTION, told)
             return await tell(conn, operation), True
 
     async def _wait(self, conn: Connection, operation: Operation, seconds: float, why: str, at: datetime) -> Progress:

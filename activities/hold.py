@@ -70,10 +70,10 @@ class Hold:
         new = await statements.accept(conn, statement)
         body = {"scope": claims.sub, "person": person, "jti": claims.jti, "reason": claims.reason}
         if claims.typ is StatementType.HOLD:
-            if new and not current.held:
+            if new:  # also while held: what was said for a release before does not count for this hold
                 await holds.put(conn, claims.sub, held=True, since=at, jti=claims.jti, reason=claims.reason)
                 await events.append_to_ledger(conn, EventKind.HELD, body)
-            return HoldAnswer(accepted=True, held=True, scope=claims.sub)
+            return HoldAnswer(accepted=True, held=new or current.held, scope=claims.sub)
         given = [
             s for s in await statements.of_scope(conn, claims.sub, current.since) if s.typ == StatementType.RELEASE
         ]

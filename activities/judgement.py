@@ -82,12 +82,12 @@ async def judge(conn: Connection, operation: Operation, reading: Reading) -> Ope
     at = await now(conn)
     refusal = await _standing_refusal(conn, document, operation, at)
     if refusal is not None:
-        return await _block(conn, operation, refusal, at)
+        return await _block(conn, operation, refusal, at, reading)
     if not reading.preflight.complete:
         return await _wait(conn, operation, at + timedelta(seconds=UNREADABLE_PAUSE), reading.problem)
     verdict = await _verdict(conn, document, operation, reading.preflight, at)
     if verdict.kind is policy.VerdictKind.DENY:
-        return await _block(conn, operation, Refusal(verdict.reason, verdict.field, verdict.sentence), at)
+        return await _block(conn, operation, Refusal(verdict.reason, verdict.field, verdict.sentence), at, reading)
     if operation.state is State.PROPOSED:
         body = {"complete": True, "facts": reading.preflight.facts}
         operation = await events.append(conn, operation, EventKind.PREFLIGHT, body)
@@ -112,14 +112,14 @@ async def first_send_refusal(
     conn: Connection, document: Document, operation: Operation, reading: Reading, at: datetime
 ) -> Refusal | None:
     """The full recheck of edge 7, without holds: authority, policy, expiry, and the target as just read."""
+    if any(e.marked for e in reading.preflight.effects):
+        return None  # what it would do is already there: the claim settles on that, and sends nothing
     refusal = await _standing_refusal(conn, document, operation, at)
     if refusal is None and operation.people_needed:
         given = await approvals(conn, operation)
         if policy.approvals_stand(document, operation, given) < operation.people_needed:
             return Refusal(BlockReason.AUTHORITY_REVOKED, "approvers", ask_again=True)
     if refusal is None and reading.preflight.complete:
-        if any(e.marked for e in reading.preflight.effects):
-            return None  # what it would do is already there: the claim settles on that, and sends nothing
         verdict = await _verdict(conn, document, operation, reading.preflight, at)
         if verdict.kind is policy.VerdictKind.DENY:
             return Refusal(verdict.reason, verdict.field, verdict.sentence)
@@ -153,27 +153,40 @@ async def _verdict(
 ) -> policy.Verdict:
     """Policy on the target as read, against every other reserving operation, of any tenant. Under the target lock."""
     rule = document.rule_for(operation.tenant, operation.action, operation.currency)
-    others = [o for o in await operations.on_target(conn, operation) if reserves(o)]
+    void = {e.receipt for e in preflight.effects if e.standing is Standing.VOID}
+    on_target = await operations.on_target(conn, operation)
+    others = [o for o in on_target if reserves(o) and (o.receipt is None or o.receipt not in void)]
+    known = {str(o.operation_id): o for o in on_target}
     ours = {o.receipt for o in others}
     equivalents = [str(o.operation_id) for o in others if o.equivalence_key == operation.equivalence_key]
     # An effect that somebody else made counts as well; one of our own operations was compared by its key already.
     equivalents += [
         e.receipt
         for e in preflight.effects
-        if e.look_alike and e.standing is not Standing.VOID and e.receipt not in ours
+        if e.look_alike
+        and e.standing is not Standing.VOID
+        and e.receipt not in ours
+        and not is_of(known.get(preflight.markers.get(e.receipt, "")), e.receipt)
     ]
     target = policy.TargetFacts(
         unfit=preflight.unfit or _incomplete(preflight, operation),
         captured_minor=preflight.amount_minor,
         currency=preflight.currency,
         effects=tuple(
-            policy.ListedEffect(e.receipt, e.standing, int(e.summary.get("amount") or 0)) for e in preflight.effects
+            policy.ListedEffect(e.receipt, e.standing, int(e.summary.get("amount") or 0))
+            for e in preflight.effects
+            if not e.marked  # our own effect is what is asked for: it does not compete with itself
         ),
         markers=preflight.markers,
     )
     reserving = [policy.Reserving(str(o.operation_id), o.receipt, o.amount_minor or 0) for o in others]
     waived = await totals.waived(conn, operation, at)
     return policy.judge(rule, operation, target, waived, equivalents, reserving)
+
+
+def is_of(other: Operation | None, receipt: str) -> bool:
+    """Whether the effect belongs to this other operation of the ledger: a marker alone can be edited to any id."""
+    return other is not None and other.receipt in (None, receipt) and other.first_claimed_at is not None
 
 
 def _incomplete(preflight: Preflight, operation: Operation) -> str:
@@ -218,10 +231,16 @@ async def _approve(
     return await operations.move(conn, operation, after, edge, at, body)
 
 
-async def _block(conn: Connection, operation: Operation, refusal: Refusal, at: datetime) -> Operation:
+async def _block(conn: Connection, operation: Operation, refusal: Refusal, at: datetime, reading: Reading) -> Operation:
     edge = BLOCK_EDGE[operation.state]
     after = replace(operation, state=State.BLOCKED, reason=refusal.reason, next_step="", next_step_at=None)
-    return await operations.move(conn, operation, after, edge, at, refusal.body())
+    moved = await operations.move(conn, operation, after, edge, at, refusal.body())
+    living = [e.receipt for e in reading.preflight.effects if e.marked and e.standing is not Standing.VOID]
+    if living:  # a ledger restored from an old backup: it says "never sent", and the provider shows the effect
+        await operations.mark_contradicted(conn, operation.operation_id)
+        body = {"what": "blocked as never sent, but its effect exists", "receipts": living}
+        moved = await events.append(conn, moved, EventKind.CONTRADICTION, body)
+    return moved
 
 
 async def _ask(

@@ -23,6 +23,14 @@ async def wakes_nobody(workflow_id: str) -> None:
     """For tests and tools without a Temporal client."""
 
 
+def contract_of(operation: Operation, registry: Registry, timing: Timing | None) -> Contract:
+    """The frozen contract after the first claim; before it the adapter's, with other bounds on a dispatch if given."""
+    if operation.frozen_contract is not None:
+        return Contract.from_frozen(operation.frozen_contract)
+    contract = registry.for_action(operation.action).contract
+    return contract if timing is None else contract.model_copy(update={"timing": timing})
+
+
 @dataclass(frozen=True)
 class Ports:
     """The outside of the activities. `seam` is called at named points of a dispatch so that tests can kill there."""
@@ -36,11 +44,8 @@ class Ports:
     wake: Callable[[str], Awaitable[None]] = wakes_nobody
 
     def contract_of(self, operation: Operation) -> Contract:
-        """The contract that binds this operation: the frozen one after its first claim, else the adapter's."""
-        if operation.frozen_contract is not None:
-            return Contract.model_validate(operation.frozen_contract)
-        contract = self.registry.for_action(operation.action).contract
-        return contract if self.timing is None else contract.model_copy(update={"timing": self.timing})
+        """The contract that binds this operation."""
+        return contract_of(operation, self.registry, self.timing)
 
 
 class Secrets:
@@ -66,11 +71,18 @@ class Secrets:
     def read(self, name: str) -> str:
         """The secret of this name."""
         if self._folder is not None and (self._folder / name).is_file():
-            return (self._folder / name).read_text().strip()
+            return _usable(name, (self._folder / name).read_text().strip())
         variable = f"EFFECTS_SECRET_{name.upper()}"
         if value := os.environ.get(variable):
-            return value
+            return _usable(name, value)
         raise Refused("secret_missing", f"put the secret {name} into a file of the secrets folder or into {variable}")
+
+
+def _usable(name: str, value: str) -> str:
+    """A file that is being rewritten is empty for a moment: a reason to wait, never one to stop an operation."""
+    if not value or not value.isascii() or not value.isprintable() or " " in value:
+        raise Refused("secret_malformed", f"the secret {name} is empty or no header can carry it")
+    return value
 
 
 def boottime() -> float:

@@ -9,7 +9,6 @@ from ledger.store.database import Connection, now
 from ledger.trail import Event, sentence
 
 LINES = 8  # of the trail, in the Web UI
-WORDS = {Next.DONE: "nothing: it ended", Next.PEOPLE: "people must sign", Next.REVIEW: "a person must settle it"}
 
 
 async def tell(conn: Connection, operation: Operation) -> Progress:
@@ -18,7 +17,7 @@ async def tell(conn: Connection, operation: Operation) -> Progress:
     following = next_of(operation)
     due = operation.next_step_at if following is not Next.DONE else None
     until = "" if due is None else due.isoformat(timespec="seconds")
-    trail = await events.read(conn, operation.operation_id)
+    trail = await events.read_last(conn, operation.operation_id, LINES)
     return Progress(
         operation_id=str(operation.operation_id),
         state=operation.state.value,
@@ -73,17 +72,32 @@ def _details(operation: Operation, following: Next, until: str, trail: list[Even
     ]
     if operation.receipt:
         lines.append(f"- receipt `{operation.receipt}`, {operation.standing}")
-    lines.append(f"- next: {WORDS.get(following) or operation.next_step}{f', at {until}' if until else ''}")
+    lines.append(f"- next: {_next_words(operation, following, until)}")
     if operation.state is State.AWAITING_APPROVAL:
-        lines.append(f"- to approve: `effects approve {operation.operation_id}` (a click here cannot approve anything)")
+        lines.append(
+            f"- to approve: `effects approve {operation.operation_id}` (no click here can approve it;"
+            " Request Cancellation withdraws it)"
+        )
     if operation.state is State.NEEDS_REVIEW:
         lines.append(f"- evidence: `effects review {operation.operation_id}`")
     lines.append("")
-    lines.append("Trail:")
-    lines.extend(f"- {e.number}. {e.at:%Y-%m-%d %H:%M:%S} {_plain(sentence(e))}" for e in trail[-LINES:])
+    lines += ["Trail:", ""]  # without the empty line markdown sees no list
+    lines.extend(f"- {e.number}. {e.at:%Y-%m-%d %H:%M:%S} {_plain(sentence(e))}" for e in trail)
     return "\n".join(lines)
+
+
+def _next_words(operation: Operation, following: Next, until: str) -> str:
+    match following:
+        case Next.DONE:
+            return "nothing: it ended"
+        case Next.PEOPLE:
+            return f"people must sign, until {until}"
+        case Next.REVIEW:
+            return f"a person must settle it; machines look again at {until}"
+        case _:
+            return f"{operation.next_step}, at {until}" if until else operation.next_step
 
 
 def _plain(text: str) -> str:
     """No markup survives: what agents, people and providers wrote cannot draw a link or a heading."""
-    return "".join(c if c.isalnum() or c in " .,:;→-_()/'" else " " for c in text)[:300]
+    return "".join(c if c.isalnum() or c in " .,:;→-_+()/'" else " " for c in text)[:300]

@@ -7,6 +7,7 @@ from uuid import UUID
 from temporalio import activity
 
 from activities.errors import heartbeating, translated
+from activities.judgement import is_of
 from activities.messages import OperationRef, Progress
 from activities.ports import Ports
 from activities.progress import tell
@@ -112,11 +113,18 @@ async def look(ports: Ports, operation: Operation) -> Operation:
         seen = await ports.registry.for_action(operation.action).look(credential, operation, since)
     async with ports.ledger.transaction() as conn:
         locked = await operations.lock(conn, operation.operation_id)
+        known = {str(o.operation_id): o for o in await operations.on_target(conn, operation)}
+        effects = tuple(
+            replace(e, matching=False)
+            if e.look_alike and is_of(known.get(str(e.summary.get("marker"))), e.receipt)
+            else e
+            for e in seen.effects
+        )
         sighting = Sighting(
             began_at=began_at,
             finished_at=await now(conn),
             complete=seen.complete,
-            effects=seen.effects,
+            effects=effects,
             version_moved=seen.version_moved,
             witness_has_marker=seen.witness_has_marker,
             detail=seen.detail,
@@ -126,13 +134,20 @@ async def look(ports: Ports, operation: Operation) -> Operation:
 
 
 async def credential_of(ports: Ports, operation: Operation) -> Credential | None:
-    """The credential to read with; None when it is missing, which the sighting then says."""
+    """The credential of the operation's own account; None when it is missing or belongs to another.
+
+    Whose it is, is asked at the provider: another account's list says nothing about this effect.
+    """
     async with ports.ledger.transaction() as conn:
         _, document = await configuration.in_force(conn)
     try:
-        return ports.secrets.credential(document, operation)
+        credential = ports.secrets.credential(document, operation)
     except Refused:
         return None
+    owner = await ports.registry.for_action(operation.action).whose(credential)
+    if owner is None or (owner.account, owner.livemode) != (operation.account, operation.livemode):
+        return None
+    return credential
 
 
 async def _contradicted_end(conn: Connection, operation: Operation, sighting: Sighting) -> Operation:

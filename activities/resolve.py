@@ -1,5 +1,6 @@
 """Resolve: judge what operators signed about an operation in review against the evidence (edges 19 to 22)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -7,6 +8,7 @@ from temporalio import activity
 
 from activities import acceptance
 from activities.errors import heartbeating, translated
+from activities.judgement import is_of
 from activities.messages import Message, Progress
 from activities.ports import Ports
 from activities.progress import tell
@@ -15,10 +17,10 @@ from activities.settle import Evidence, evidence
 from ledger import policy, recovery
 from ledger.config import Document
 from ledger.errors import Refused
-from ledger.model import Operation, SeenEffect, Standing
+from ledger.model import Operation, SeenEffect, Sighting, Standing
 from ledger.statement import Claims, StatementType
 from ledger.states import State
-from ledger.store import events, operations, statements
+from ledger.store import attempts, events, operations, statements
 from ledger.store.database import Connection
 from ledger.store.statements import Statement
 from ledger.trail import EVIDENCE
@@ -107,12 +109,28 @@ class Resolve:
             facts = await evidence(conn, self._ports, operation)
             if seen is not None and not (seen.ours or seen.look_alike):
                 raise Refused(
-                    "receipt_differs", "that receipt is another effect than the one asked for", field="receipt"
+                    "receipt_differs",
+                    "that receipt is another effect than the one asked for: name the one that is",
+                    field="receipt",
                 )
             if seen is not None and seen.standing is Standing.VOID:
-                raise Refused("receipt_void", "that effect exists no longer", field="receipt")
-            if await operations.receipt_taken(conn, operation, claims.receipt):
-                raise Refused("receipt_taken", "that receipt belongs to another operation", field="receipt")
+                raise Refused(
+                    "receipt_void",
+                    "that effect exists no longer: name one that exists, or say did_not_happen",
+                    field="receipt",
+                )
+            if claims.receipt in operation.distinct_from:
+                raise Refused(
+                    "receipt_distinct",
+                    "what was approved says that this effect is another one: name the one that is ours",
+                    field="receipt",
+                )
+            if await _is_anothers(conn, operation, claims.receipt, seen):
+                raise Refused(
+                    "receipt_taken",
+                    "that receipt belongs to another operation: name the one that belongs to this",
+                    field="receipt",
+                )
             operation, _ = await acceptance.keep(conn, operation, signed, facts.now)
             if seen is None and (missing := await people_missing(conn, signed.document, operation, claims)):
                 return await _wait_for_people(conn, operation, missing)
@@ -148,7 +166,7 @@ class Resolve:
             signed = await self._signed(conn, operation, message)
             facts = await evidence(conn, self._ports, operation)
             if claims.decision == "did_not_happen":
-                check_absence(facts, claims)
+                check_absence(facts, claims, await attempts.read_sightings(conn, operation_id))
             else:
                 check_undeterminable(facts)
             operation, _ = await acceptance.keep(conn, operation, signed, facts.now)
@@ -180,7 +198,7 @@ async def still_counts(conn: Connection, document: Document, operation: Operatio
     return not await _unseen_evidence(conn, operation, said.trail_head)
 
 
-def check_absence(facts: Evidence, claims: Claims) -> None:
+def check_absence(facts: Evidence, claims: Claims, ever: Sequence[Sighting]) -> None:
     """Whether two people may certify that nothing happened. Refused: what still could happen, or what was seen."""
     closes = recovery.key_window_ends(facts.contract, facts.attempts)
     if any(a.outcome is None for a in facts.attempts):
@@ -199,7 +217,7 @@ def check_absence(facts: Evidence, claims: Claims) -> None:
     if facts.contract.lookup is None:
         return
     foreign = set(claims.foreign)
-    if foreign & set(recovery.known_receipts(facts.attempts, facts.sightings)):
+    if foreign & set(recovery.known_receipts(facts.attempts, ever)):  # also what a look-again set aside
         raise Refused(
             "receipt_is_ours", "a receipt that carried our marker cannot be certified as foreign", field="foreign"
         )
@@ -214,8 +232,27 @@ def check_absence(facts: Evidence, claims: Claims) -> None:
         )
 
 
+async def _is_anothers(conn: Connection, operation: Operation, receipt: str, seen: SeenEffect | None) -> bool:
+    """Whether the receipt belongs to another operation: it has it already, or the effect carries its marker."""
+    if await operations.receipt_taken(conn, operation, receipt):
+        return True
+    if seen is None or seen.marked:
+        return False
+    known = {str(o.operation_id): o for o in await operations.on_target(conn, operation)}
+    return is_of(known.get(str(seen.summary.get("marker"))), receipt)
+
+
 def check_undeterminable(facts: Evidence) -> None:
-    """Whether people may give up: only when nothing is pending that could still tell."""
+    """Whether people may give up: only when nothing is pending that could still tell, and no effect is known."""
+    if any(s is not Standing.VOID for s in recovery.known_receipts(facts.attempts, facts.sightings).values()):
+        raise Refused(
+            "effect_known", "an effect of ours is on record: resolve `happened` with its receipt", field="decision"
+        )
+    quiet = recovery.quiet_at(facts.contract, facts.attempts)
+    if quiet is not None and facts.now <= quiet:
+        raise Refused(
+            "not_quiet", f"a request may be worked on until {quiet:%Y-%m-%d %H:%M:%S}Z: wait", field="decision"
+        )
     if any(a.outcome is None for a in facts.attempts):
         raise Refused("attempt_open", "an attempt is still open: wait for its lease", field="decision")
     closes = recovery.key_window_ends(facts.contract, facts.attempts)

@@ -13,7 +13,7 @@ from ledger.contract import Contract
 from ledger.errors import Broken
 from ledger.model import Attempt, Decision, Hint, MaySend, Operation, Outcome, Sighting, Standing, Step
 from ledger.states import State
-from ledger.store import attempts, configuration, events, holds, operations
+from ledger.store import attempts, clock, configuration, events, holds, operations
 from ledger.store.database import Connection, now
 from ledger.trail import EventKind
 
@@ -23,6 +23,7 @@ _EDGES: dict[State, tuple[int, int, int]] = {
     State.UNKNOWN: (15, 16, 17),
     State.NEEDS_REVIEW: (19, 23, 23),
 }
+CLOCK_TRUSTED = 300.0  # seconds that ledger time may be ahead of the wall clock
 SLOW_LOOK_SECONDS = 3600.0  # in review, late evidence is still looked for
 
 
@@ -62,13 +63,20 @@ async def evidence(conn: Connection, ports: Ports, operation: Operation) -> Evid
     """The facts for `recovery.decide`. Locks holds and configuration `for share`, then reads the clock."""
     held = await holds.in_force(conn, operation)
     _, document = await configuration.in_force(conn)
+    return await evidence_of(conn, operation, ports.contract_of(operation), document, held=bool(held))
+
+
+async def evidence_of(
+    conn: Connection, operation: Operation, contract: Contract, document: Document, *, held: bool
+) -> Evidence:
+    """The facts, under whatever locks the caller took: to decide on them is for `evidence`, to show them for anybody."""
     authority = await authority_gone(conn, document, operation)
     every = await attempts.read_attempts(conn, operation.operation_id)
     seen = await attempts.read_sightings(conn, operation.operation_id)
     counted, looks = recovery.after_look_again(every, seen, operation.look_again_at)
     at = await now(conn)
     return Evidence(
-        contract=ports.contract_of(operation),
+        contract=contract,
         attempts=counted,
         sightings=looks,
         may_send=MaySend.REVOKED if authority else MaySend.HELD if held else MaySend.YES,
@@ -92,8 +100,12 @@ async def authority_gone(conn: Connection, document: Document, operation: Operat
 async def settle(conn: Connection, ports: Ports, operation: Operation) -> tuple[Operation, Progress]:
     """Move the locked operation as far as its evidence allows, and say what is next."""
     for _ in range(8):
+        operation = await distrust_ages(conn, operation)
         facts = await evidence(conn, ports, operation)
         decision = facts.decide()
+        if decision.receipt and await operations.receipt_taken(conn, operation, decision.receipt):
+            why = "its receipt already belongs to another operation"
+            decision = Decision("D2", Step.REVIEW, why)
         moved = await _apply(conn, operation, decision, facts)
         if moved is None:
             operation = await _wait(conn, operation, decision, facts)
@@ -102,6 +114,20 @@ async def settle(conn: Connection, ports: Ports, operation: Operation) -> tuple[
         if operation.state not in _EDGES:
             return operation, await tell(conn, operation)
     raise Broken(f"operation {operation.operation_id} does not come to rest")
+
+
+async def distrust_ages(conn: Connection, operation: Operation) -> Operation:
+    """After the wall clock was set back, ledger time stands still while keys age: what is unknown may be older than it says.
+
+    Its attempts then count as sent late, which closes D7 and edge 20 for them: looks and people settle them.
+    """
+    if await clock.ahead_seconds(conn) <= CLOCK_TRUSTED:
+        return operation
+    at = await now(conn)
+    for attempt in await attempts.read_attempts(conn, operation.operation_id):
+        if attempt.outcome is Outcome.UNKNOWN and attempt.late_send_at is None:
+            operation = await attempts.answer(conn, operation, replace(attempt, late_send_at=at))
+    return operation
 
 
 async def close_attempt_as_unknown(conn: Connection, operation: Operation, at: datetime) -> Operation:

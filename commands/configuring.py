@@ -7,7 +7,7 @@ from activities.judgement import approvals, grant_problem
 from commands import tell
 from commands.exits import Exit
 from commands.page import Page
-from commands.reading import probe, reading
+from commands.reading import probe, reading, writing
 from commands.surroundings import ledger_dsn, owner_dsn, settings
 from commands.voice import Voice
 from ledger import policy
@@ -16,7 +16,7 @@ from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.states import BEFORE_FIRST_SEND, BlockReason, State
 from ledger.store import configuration, views
-from ledger.store.database import Connection, Ledger
+from ledger.store.database import Connection
 
 
 @dataclass(frozen=True)
@@ -181,13 +181,8 @@ async def apply(voice: Voice, folder: Path, by: str, *, yes: bool) -> Page:
         voice.show(page)
         if found and not voice.agreed(f"apply although it touches {len(found)} operation(s)?", yes=yes):
             return Page({"applied": False, **page.document}, Exit.REFUSED)
-    ledger = Ledger(owner, max_size=1)
-    await ledger.open()
-    try:
-        async with ledger.transaction() as conn:
-            applied = await _apply(conn, new, by)
-    finally:
-        await ledger.close()
+    async with writing(owner) as conn:
+        applied = await _apply(conn, new, by)
     page = Page(
         {"version": applied, "before": version or None, "digest": new.digest().hex(), "applied": applied != version}
     )

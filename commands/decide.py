@@ -43,7 +43,7 @@ async def on_a_sheet(
             **one.times(longest(one, operation)),
         )
         if not agreed(voice, claims, one, yes=yes):
-            return not_signed(operation)
+            return not_signed(operation_id=str(operation.operation_id))
         temporal = await connected(given.task_queue)
         answer = await temporal.decide(operation, sign(claims, one.key, one.kid, sheet.raw))
         return await _decided(reader, operation, claims, answer)
@@ -64,9 +64,9 @@ def agreed(voice: Voice, claims: Claims, one: Signer, *, yes: bool) -> bool:
     return voice.agreed(f"sign as {one.owner}?", yes=yes)
 
 
-def not_signed(operation: Operation) -> Page:
+def not_signed(**about: str) -> Page:
     """Nothing was signed and nothing was sent."""
-    page = Page({"operation_id": str(operation.operation_id), "signed": False}, Exit.REFUSED)
+    page = Page({**about, "signed": False}, Exit.REFUSED)
     page.say("Not signed; nothing was sent.")
     return page
 
@@ -108,8 +108,8 @@ def heard_page(heard: Heard, claims: Claims) -> Page:
     """What the trail told about a statement. Raises what it did not accept."""
     if heard.silent:
         raise Unsettled("Temporal keeps it, but no worker took it yet: it counts as soon as one runs, if still in time")
-    if not heard.accepted:
-        raise Refused(heard.rule, heard.what_to_do, field=heard.field)
+    if heard.refusal is not None:
+        raise heard.refusal
     page = accepted_page(heard.operation, claims)
     page.table(("new in the trail",), [(text,) for text in heard.sentences()])
     page.document["trail"] = heard.sentences()
@@ -137,10 +137,11 @@ async def withdraw(
         page.fact("state", operation.state.value)
         voice.show(page)
         if not agreed(voice, claims, one, yes=yes):
-            return not_signed(operation)
+            return not_signed(operation_id=str(operation.operation_id))
         temporal = await connected(given.task_queue)
-        await temporal.signal(operation, "withdraw", sign(claims, one.key, one.kid).model_dump())
-        heard = await hear(reader, operation, claims.jti, "withdraw", wait)
+        envelope = sign(claims, one.key, one.kid)
+        await temporal.signal(operation, "withdraw", envelope.model_dump())
+        heard = await hear(reader, operation, claims.jti, envelope, wait)
     told = heard_page(heard, claims)
     if heard.operation.state is not State.BLOCKED:
         told.warn("it was already sent or settled: nothing can be recalled, and settling goes on")

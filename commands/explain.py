@@ -15,7 +15,6 @@ from providers.registry import default_registry
 
 FIRST_CLAIM = datetime(2026, 1, 1, tzinfo=UTC)  # everything is told as time since then
 A_MOMENT = timedelta(seconds=1)
-REVIEW_AFTER = "4h"  # as in the example policy
 
 
 @dataclass(frozen=True)

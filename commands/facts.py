@@ -4,18 +4,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from activities.judgement import approvals
-from activities.settings import Settings
-from activities.settle import Evidence, authority_gone
+from activities.settle import Evidence, evidence_of
 from ledger import policy, recovery
 from ledger.config import EVERYTHING, Document
 from ledger.contract import Contract
 from ledger.errors import Refused
-from ledger.model import Attempt, Hint, MaySend, Operation, Outcome
+from ledger.model import Attempt, Hint, Operation, Outcome
 from ledger.states import State
-from ledger.store import attempts, holds
-from ledger.store.database import Connection, now
+from ledger.store import holds
+from ledger.store.database import Connection
 from ledger.store.holds import Hold
-from providers.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -32,15 +30,6 @@ class Schedule:
     def told(self) -> dict[str, object]:
         """For JSON."""
         return {name: at.isoformat() if isinstance(at, datetime) else at for name, at in vars(self).items()}
-
-
-def contract_of(operation: Operation, registry: Registry, settings: Settings) -> Contract:
-    """The frozen contract, or the adapter's with the bounds of this dev stack."""
-    if operation.frozen_contract is not None:
-        return Contract.model_validate(operation.frozen_contract)
-    contract = registry.for_action(operation.action).contract
-    timing = settings.timing()
-    return contract if timing is None else contract.model_copy(update={"timing": timing})
 
 
 def lost_attempt(contract: Contract, claimed_at: datetime, number: int = 1) -> Attempt:
@@ -90,21 +79,8 @@ async def holds_on(conn: Connection, operation: Operation) -> list[Hold]:
 
 async def evidence(conn: Connection, document: Document, operation: Operation, contract: Contract) -> Evidence:
     """The facts as `recovery.decide` gets them, without locks: for showing, nothing is decided on them."""
-    every = await attempts.read_attempts(conn, operation.operation_id)
-    seen = await attempts.read_sightings(conn, operation.operation_id)
-    counted, looks = recovery.after_look_again(every, seen, operation.look_again_at)
-    revoked = await authority_gone(conn, document, operation)
     held = await holds_on(conn, operation)
-    at = await now(conn)
-    return Evidence(
-        contract=contract,
-        attempts=counted,
-        sightings=looks,
-        may_send=MaySend.REVOKED if revoked else MaySend.HELD if held else MaySend.YES,
-        review_at=operation.review_at or at,
-        now=at,
-        look_first=operation.look_again_at is not None and not looks,
-    )
+    return await evidence_of(conn, operation, contract, document, held=bool(held))
 
 
 async def must_act(conn: Connection, document: Document, operation: Operation) -> str:

@@ -1,11 +1,9 @@
 """`hold`, `release`, `holds`: one operator stops sending in a scope, two let it go on."""
 
-import re
 from pathlib import Path
 
 from commands import tell
-from commands.decide import agreed
-from commands.exits import Exit, Misuse
+from commands.decide import agreed, not_signed
 from commands.keys import signer
 from commands.page import Page
 from commands.reading import Reader, named, reading
@@ -17,7 +15,6 @@ from ledger.statement import Claims, StatementType, sign
 from ledger.store import holds as stored
 from ledger.store import statements
 
-_SCOPE = re.compile(r"all|tenant:[a-z0-9-]{1,40}|provider:[a-z0-9_.-]{1,60}|operation:.{4,170}")
 LONGEST_SECONDS = 3600
 
 
@@ -31,9 +28,7 @@ async def sign_about(
         one = await signer(reader, who, key_file)
         claims = Claims.make(typ=typ, sub=scope, reason=reason, **one.times(LONGEST_SECONDS))
         if not agreed(voice, claims, one, yes=yes):
-            page = Page({"scope": scope, "signed": False}, Exit.REFUSED)
-            page.say("Not signed; nothing was sent.")
-            return page
+            return not_signed(scope=scope)
         temporal = await connected(given.task_queue)
         answer = await temporal.hold(claims.jti, sign(claims, one.key, one.kid))
     if not answer.accepted:
@@ -48,9 +43,7 @@ async def sign_about(
 
 
 async def whole_scope(reader: Reader, scope: str) -> str:
-    """The scope as it is signed: an operation by its full id."""
-    if not _SCOPE.fullmatch(scope):
-        raise Misuse("give a scope: all, tenant:NAME, provider:NAME or operation:NAME")
+    """The scope as it is signed: an operation by its full id. Its form is judged when it is signed."""
     kind, _, name = scope.partition(":")
     if kind != "operation":
         return scope

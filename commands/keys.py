@@ -33,6 +33,7 @@ from ledger.statement import (
     verify,
 )
 from ledger.store import views
+from ledger.store.database import now
 
 SHORTEST_PASSPHRASE = 12
 STATEMENT_SECONDS = 600
@@ -64,7 +65,7 @@ async def signer(reader: Reader, name: str, key_file: Path | None, *, granted: b
     private = load(name, key_file)
     async with reader.snapshot() as conn:
         _, document = await views.configuration_in_force(conn)
-        at = (await views.server_facts(conn))["now"]
+        at = await now(conn)
     entry = entry_of(document.grant_keys() if granted else document.person_keys(), public_x(private))
     if entry is None:
         holder = "grants.toml" if granted else "people.toml"
@@ -157,7 +158,7 @@ async def test(voice: Voice, name: str, key_file: Path | None) -> Page:
         private = load(name, key_file)
         async with reader.snapshot() as conn:
             _, document = await views.configuration_in_force(conn)
-            at = (await views.server_facts(conn))["now"]
+            at = await now(conn)
     x = public_x(private)
     grant = entry_of(document.grant_keys(), x)
     entry = entry_of(document.person_keys(), x) or grant

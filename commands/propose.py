@@ -20,15 +20,14 @@ from commands.surroundings import ledger_dsn, only_dev, settings
 from commands.temporal import Temporal, connected
 from commands.voice import Voice
 from ledger.errors import Refused
-from ledger.fingerprint import check_name_fields, request_digest
+from ledger.fingerprint import check_name_fields, check_text, request_digest
 from ledger.model import Operation
-from ledger.statement import ProposalClaims, sign_proposal
 from ledger.states import State
 from ledger.store import events, operations
 from ledger.trail import EventKind
 from workflows.client import propose as ask
+from workflows.client import sign
 
-TOKEN_SECONDS = 600
 POLL_SECONDS = 0.2
 REFUSALS = (State.BLOCKED, State.REJECTED, State.UNDETERMINED)
 
@@ -101,7 +100,9 @@ def fitting(wanted: Wanted, who: Signer, arguments: dict[str, Any], evidence: li
 def signed(proposal: Proposal, who: Signer) -> Proposal:
     """The proposal with its token, by the ledger's clock. Refused before anything is sent: what can have no signature."""
     check_name_fields(proposal.tenant, proposal.business_key)
-    digest = request_digest(
+    check_text(proposal.actor, "actor", 120)
+    check_text(proposal.requested_by, "requested_by", 120)
+    request_digest(
         proposal.action,
         proposal.target,
         proposal.arguments,
@@ -109,19 +110,7 @@ def signed(proposal: Proposal, who: Signer) -> Proposal:
         proposal.distinct_from,
         proposal.expected_version,
     )
-    at = int(who.now.timestamp())
-    claims = ProposalClaims.make(
-        iss=who.owner,
-        aud=who.audience,
-        iat=at,
-        exp=at + TOKEN_SECONDS,
-        sub=proposal.business_key,
-        tenant=proposal.tenant,
-        actor=proposal.actor,
-        requested_by=proposal.requested_by,
-        request_digest=digest.hex(),
-    )
-    return proposal.model_copy(update={"token": sign_proposal(claims, who.key, who.kid)})
+    return sign(proposal, who.key, kid=who.kid, iss=who.owner, aud=who.audience, at=int(who.now.timestamp()))
 
 
 def reference(text: str) -> dict[str, str]:

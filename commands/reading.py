@@ -1,4 +1,4 @@
-"""Reading the ledger: read-only snapshots on one connection, and the translation of what Postgres says."""
+"""The ledger's database: read-only snapshots on one connection, the owner's transaction, and what Postgres says."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from commands.exits import Silent
 from ledger.errors import Broken, Refused
 from ledger.model import Operation
 from ledger.store import views
-from ledger.store.database import Connection
+from ledger.store.database import Connection, Ledger
 
 CONNECT_SECONDS = 5  # per address that the name stands for
 LONGEST_CONNECT_SECONDS = 9.0
@@ -53,6 +53,18 @@ async def reading(dsn: str) -> AsyncIterator[Reader]:
         yield Reader(conn, address)
     finally:
         await conn.close()
+
+
+@asynccontextmanager
+async def writing(owner_dsn: str) -> AsyncIterator[Connection]:
+    """One transaction with the owner's role, for what workers must not do. Ask `probe` before: this waits longer."""
+    ledger = Ledger(owner_dsn, max_size=1)
+    await ledger.open()
+    try:
+        async with ledger.transaction() as conn:
+            yield conn
+    finally:
+        await ledger.close()
 
 
 async def probe(dsn: str) -> None:

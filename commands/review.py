@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from activities.ports import contract_of
 from activities.resolve import check_absence, check_undeterminable, people_missing, still_counts
 from activities.settings import Settings
 from activities.settle import Evidence
@@ -20,6 +21,7 @@ from commands.show import operation_page
 from commands.surroundings import ledger_dsn, settings
 from commands.temporal import connected
 from commands.voice import Voice
+from ledger.config import Document
 from ledger.errors import Refused
 from ledger.fingerprint import visible
 from ledger.model import Operation, Standing
@@ -77,7 +79,7 @@ async def list_page(conn: Connection, given: Settings) -> Page:
     page = Page({"review": []})
     rows = []
     for operation in await views.in_review(conn):
-        contract = facts.contract_of(operation, default_registry(given.stripe_base_url), given)
+        contract = contract_of(operation, default_registry(given.stripe_base_url), given.timing())
         found = await facts.evidence(conn, document, operation, contract)
         who = await facts.must_act(conn, document, operation)
         against = await views.contradicted(conn, operation.operation_id)
@@ -117,7 +119,7 @@ async def one_page(conn: Connection, operation: Operation, given: Settings) -> P
     """The evidence about one operation, what the provider's adapter wants to see, and the commands to run."""
     _, document = await views.configuration_in_force(conn)
     registry = default_registry(given.stripe_base_url)
-    contract = facts.contract_of(operation, registry, given)
+    contract = contract_of(operation, registry, given.timing())
     found = await facts.evidence(conn, document, operation, contract)
     who = await facts.must_act(conn, document, operation)
     told = [e for e in await events.read(conn, operation.operation_id) if e.kind in EVIDENCE]
@@ -176,7 +178,7 @@ def what_is_permitted(found: Evidence) -> dict[str, str]:
     probe = Claims.model_construct(decision="did_not_happen", foreign=())
     objections = {"did_not_happen": "", "undetermined": ""}
     checks: dict[str, Callable[[], None]] = {
-        "did_not_happen": lambda: check_absence(found, probe),
+        "did_not_happen": lambda: check_absence(found, probe, found.sightings),
         "undetermined": lambda: check_undeterminable(found),
     }
     for decision, check in checks.items():
@@ -222,10 +224,11 @@ async def resolve(
             voice.show(page)
         claims = resolution(operation, said, head, one.times(longest(one, operation)))
         if not agreed(voice, claims, one, yes=yes):
-            return not_signed(operation)
+            return not_signed(operation_id=str(operation.operation_id))
         temporal = await connected(given.task_queue)
-        await temporal.signal(operation, "resolve", sign(claims, one.key, one.kid).model_dump())
-        heard = await hear(reader, operation, claims.jti, "resolve", wait)
+        envelope = sign(claims, one.key, one.kid)
+        await temporal.signal(operation, "resolve", envelope.model_dump())
+        heard = await hear(reader, operation, claims.jti, envelope, wait)
         told = heard_page(heard, claims)
         missing = 0
         if heard.operation.state is State.NEEDS_REVIEW and not said.look_again:

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from activities.ports import contract_of
 from activities.settings import Settings
 from commands import facts, tell
 from commands.page import Page
@@ -28,7 +29,7 @@ async def operation_page(conn: Connection, operation: Operation, given: Settings
     """One operation on one page."""
     _, document = await views.configuration_in_force(conn)
     registry = default_registry(given.stripe_base_url)
-    contract = facts.contract_of(operation, registry, given)
+    contract = contract_of(operation, registry, given.timing())
     every = await attempts.read_attempts(conn, operation.operation_id)
     looks = await attempts.read_sightings(conn, operation.operation_id)
     who = await facts.must_act(conn, document, operation)

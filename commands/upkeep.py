@@ -7,13 +7,13 @@ from commands import tell
 from commands.amounts import duration, lasting
 from commands.exits import Exit, Silent
 from commands.page import Page
-from commands.reading import first_line, probe, reading
+from commands.reading import first_line, probe, reading, writing
 from commands.surroundings import ledger_dsn, only_dev, owner_dsn, settings
 from commands.temporal import connected
 from commands.voice import Voice
 from ledger.errors import Broken, LedgerError, Refused
 from ledger.store import clock, views
-from ledger.store.database import Ledger
+from ledger.store.database import now
 from ledger.store.migrate import check as check_schema
 from ledger.store.migrate import migrate as run_migrations
 from ledger.store.verify import verify as verify_ledger
@@ -35,8 +35,6 @@ async def migrate(voice: Voice, *, check: bool, test_clock: bool) -> Page:
     await probe(owner)
     try:
         applied = await run_migrations(owner, test_clock=test_clock)
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise Refused("login_too_weak", f"use the DSN of the database's owner: {first_line(error)}") from error
     except psycopg.Error as error:
         raise Broken(f"{error.sqlstate}: {first_line(error)}") from error
     page = Page({"applied": applied, "test_clock": test_clock})
@@ -77,16 +75,11 @@ async def advance(voice: Voice, by: str) -> Page:
     seconds = duration(by).total_seconds()
     await probe(owner)
     temporal = await connected(given.task_queue)
-    ledger = Ledger(owner, max_size=1)
-    await ledger.open()
-    try:
-        # The ledger first: between the two it may think a key dead that still lives, never the other way round.
-        async with ledger.transaction() as conn:
-            await clock.advance(conn, seconds)
-            facts = await views.server_facts(conn)
-            waiting = await views.with_a_workflow(conn)
-    finally:
-        await ledger.close()
+    # The ledger first: between the two it may think a key dead that still lives, never the other way round.
+    async with writing(owner) as conn:
+        await clock.advance(conn, seconds)
+        at = await now(conn)
+        waiting = await views.with_a_workflow(conn)
     _advance_stand_in(given, seconds)
     woken = 0
     for operation in waiting:
@@ -95,8 +88,8 @@ async def advance(voice: Voice, by: str) -> Page:
             woken += 1
         except LedgerError as error:
             voice.note(f"{operation.operation_id} was not woken: {error}")
-    page = Page({"seconds": seconds, "now": facts["now"].isoformat(), "woken": woken})
-    page.say(f"{lasting(duration(by))} later: the ledger's clock says {tell.clock(facts['now'])}; {woken} woken.")
+    page = Page({"seconds": seconds, "now": at.isoformat(), "woken": woken})
+    page.say(f"{lasting(duration(by))} later: the ledger's clock says {tell.clock(at)}; {woken} woken.")
     return page
 
 

@@ -162,7 +162,8 @@ class Document(_Frozen):
 
     def to_canonical(self) -> bytes:
         """The bytes that are stored and digested. Refused: `too_large` above 1 MiB."""
-        return canonical_bytes(self.model_dump(mode="json"), max_bytes=MAX_DOCUMENT)
+        # Without defaults: a field that a later release adds leaves the bytes of documents that do not use it.
+        return canonical_bytes(self.model_dump(mode="json", exclude_defaults=True), max_bytes=MAX_DOCUMENT)
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical form, 32 bytes; equal documents have equal digests."""
@@ -391,7 +392,7 @@ def _flat(document: Document) -> dict[str, dict[str, object]]:
 
 def rule_version(document: Document, tenant: str, action: str, currency: str | None) -> str:
     """The digest (64 hex digits) of the one rule that applies: `policy_version`. Refuses as `rule_for`."""
-    rule = document.rule_for(tenant, action, currency).model_dump(mode="json")
+    rule = document.rule_for(tenant, action, currency).model_dump(mode="json", exclude_defaults=True)
     return hashlib.sha256(canonical_bytes(rule)).hexdigest()
 
 

@@ -4,9 +4,11 @@ An unknown term counts as "no". Where recovery needs a bound that the provider d
 conservative assumption and marks it as one. All durations are seconds.
 """
 
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ledger.errors import Broken
 
 
 class _Frozen(BaseModel):
@@ -81,6 +83,14 @@ class Contract(_Frozen):
     effect_can_change: bool = False  # an applied effect may turn void later
     timing: Timing = Timing()
     sources: tuple[Source, ...] = ()
+
+    @classmethod
+    def from_frozen(cls, frozen: dict[str, Any]) -> Self:
+        """The contract as it was frozen. `Broken` when this code cannot read it: then nothing may be decided by it."""
+        try:
+            return cls.model_validate(frozen)
+        except ValidationError as error:
+            raise Broken(f"the frozen contract {frozen.get('name')} cannot be read by this code: {error}") from error
 
     @model_validator(mode="after")
     def _margin_covers_processing(self) -> Self:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from ledger.model import Hint, Operation, Outcome, SeenEffect, Standing
 from providers.port import Classified
@@ -96,19 +95,18 @@ def classify(answer: Answer, wanted: Wanted) -> Classified:
 def read_sighting(refund: Mapping[str, Any], wanted: Wanted, since: datetime | None = None) -> SeenEffect:
     """One listed refund, seen by this operation.
 
-    A refund with the marker of another operation never matches, so it is no look-alike; neither does one with a status
-    that we do not know, so that with our marker on it a person must look.
+    One with another marker is a look-alike as well: whether that marker is really another operation's, the ledger says.
+    A status that we do not know never matches, so that with our marker on it a person must look.
     """
     marker, status, created = marker_on(refund), refund.get("status"), refund.get("created")
     standing = STANDINGS.get(status) if isinstance(status, str) else None
     in_time = since is None or (isinstance(created, int) and created >= int(since.timestamp()))
     marked = marker == wanted.marker
-    others = not marked and _is_uuid(marker)
     return SeenEffect(
         receipt=str(refund.get("id")),
         standing=standing or Standing.PENDING,
         marked=marked,
-        matching=wanted.fits(refund) and in_time and standing is not None and not others,
+        matching=wanted.fits(refund) and in_time and standing is not None,
         summary={
             "amount": refund.get("amount"),
             "currency": words(refund.get("currency")),
@@ -177,13 +175,6 @@ def target_of(refund: Mapping[str, Any], like: str) -> object:
     """What the refund gives back, by the kind of target that `like` is."""
     found = refund.get(target_parameter(like))
     return found.get("id") if isinstance(found, Mapping) else found
-
-
-def _is_uuid(text: str | None) -> bool:
-    try:
-        return text is not None and bool(UUID(text))
-    except ValueError:
-        return False
 
 
 def is_id(value: object) -> bool:

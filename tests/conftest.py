@@ -16,12 +16,12 @@ from temporalio.client import Client
 from activities.messages import Answer, Proposal
 from activities.settings import Settings
 from devstack.people import Holder
+from devstack.signing import Signer
 from devstack.stack import Servers, Stack
 from devstack.stripe_standin.control import Journal
 from devstack.stripe_standin.launch import StandInProcess
 from ledger.model import Operation
-from ledger.statement import Claims, StatementType, sheet_digest
-from ledger.statement import sign as make_envelope
+from ledger.statement import StatementType
 from ledger.store import events, operations, statements
 from ledger.store.database import Ledger, now
 from ledger.trail import Event, EventKind
@@ -90,30 +90,13 @@ class Rig:
         async with self.ledger.transaction() as conn:
             return await events.read(conn, uuid.UUID(operation_id))
 
-    async def signed(self, operation_id: str, who: str, typ: str, **claims: Any) -> dict[str, Any]:
+    async def signed(self, operation_id: str, who: str, typ: str, **claims: Any) -> dict[str, str]:
         """A statement as it crosses Temporal: on the latest sheet, or on the trail's head, valid for ten minutes."""
         operation = await self.operation(operation_id)
-        holder = self.holder(who)
         async with self.ledger.transaction() as conn:
-            at = int((await now(conn)).timestamp())
+            signer = Signer(self.stack.household, await now(conn))
             sheet = await statements.latest_sheet(conn, operation.operation_id) or b""
-        fields: dict[str, Any] = {
-            "typ": StatementType(typ),
-            "iss": holder.name,
-            "aud": self.stack.household.audience,
-            "sub": operation_id,
-            "fingerprint": operation.fingerprint.hex(),
-            "iat": at,
-            "exp": at + 600,
-            "jti": uuid.uuid4().hex,
-        }
-        if typ in ("approval", "decline"):
-            fields["sheet"] = sheet_digest(sheet).hex()
-        else:
-            sheet = b""
-        if typ in ("resolution", "look_again"):
-            fields["trail_head"] = operation.head_hash.hex()
-        return make_envelope(Claims.make(**{**fields, **claims}), holder.key, holder.kid, sheet).model_dump()
+        return signer.about(operation, who, StatementType(typ), sheet, **claims)
 
     async def decide(self, proposal: Proposal, envelope: dict[str, Any]) -> Answer:
         """Send a decision and hear what became of it."""

@@ -42,6 +42,11 @@ def workflow_id(tenant: str, business_key: str) -> str:
     return f"{tenant}/{business_key}"
 
 
+def _plain(text: str) -> str:
+    """What the Web UI shows as markdown: no agent draws a link or a heading on the operators' screen."""
+    return "".join(c if c.isalnum() or c in " ._-" else " " for c in text)[:200]
+
+
 async def propose(client: Client, proposal: Proposal, *, task_queue: str = TASK_QUEUE) -> Answer:
     """Ask, or ask how it went: the same proposal under the same key is the poll, at any time, from anywhere.
 
@@ -55,7 +60,7 @@ async def propose(client: Client, proposal: Proposal, *, task_queue: str = TASK_
         task_queue=task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-        static_summary=f"{proposal.action} on {proposal.target}"[:200],
+        static_summary=_plain(f"{proposal.action} on {proposal.target}"),
     )
     answer: Answer = await client.execute_update_with_start_workflow(
         "propose",

@@ -5,6 +5,7 @@ nothing about the effect: the ledger dedupes, and a new run finds the operation 
 """
 
 import asyncio
+import re
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -34,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
 LONGEST_SLEEP = timedelta(minutes=10)  # the ledger's clock is not the workflow's: look at it now and then
 ANSWER_WITHIN = timedelta(seconds=5)
 MOST_SIGNALS = 500
+MOST_CARRIED = 300_000  # characters of waiting messages over continue-as-new
 LONGEST_TEXT = 400_000  # of one part of a signed message; the ledger's own bounds are tighter
 
 STATE = SearchAttributeKey.for_keyword("EffectState")
@@ -55,6 +57,7 @@ SEARCH_ATTRIBUTES: tuple[SearchAttributeKey[Any], ...] = (
     CURRENCY,
 )
 
+_OPERATION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STATEMENT_SHAPE = 'Needs one JSON object: {"statement": …, "scheme": "jws", "proof": …} as `effects` signs it.'
 
 
@@ -146,7 +149,7 @@ class OperationWorkflow:
             await workflow.wait_condition(
                 lambda: bool(self._box),
                 timeout=pause,
-                timeout_summary=f"{self._progress.next} at {self._progress.until or 'once'}",
+                timeout_summary=f"waiting for {self._progress.next} until {self._progress.until}",
             )
         except TimeoutError:
             return
@@ -188,7 +191,7 @@ class OperationWorkflow:
         self._progress = progress
         # Jitter only lengthens: a repeat or a look is never early.
         self._due = workflow.time() + progress.delay_seconds * (1 + 0.1 * workflow.random().random())
-        workflow.set_current_details(progress.details or f"state: {progress.state}")
+        workflow.set_current_details(progress.details or _why_nothing(progress))
         wanted: list[tuple[SearchAttributeKey[Any], Any]] = [(STATE, progress.state), (NEXT, progress.next.value)]
         if progress.operation_id:
             wanted += [
@@ -207,7 +210,9 @@ class OperationWorkflow:
     def _renew_history(self) -> None:
         long = workflow.info().is_continue_as_new_suggested() or self._signals >= MOST_SIGNALS
         # A handler that still waits for its answer would be cut off: it is served first.
-        if long and self._progress.operation_id and workflow.all_handlers_finished():
+        # What waits is carried over, and a payload has a limit: a long box is worked off first.
+        small = sum(len(m.statement) + len(m.proof) + len(m.sheet) for m in self._box) < MOST_CARRIED
+        if long and small and self._progress.operation_id and workflow.all_handlers_finished():
             resume = Resume(
                 operation_id=self._progress.operation_id, known_events=self._progress.events, waiting=self._box
             )
@@ -274,7 +279,11 @@ def _read_start(args: Sequence[Any]) -> Proposal | Resume | Progress:
         return Progress(state="refused", reason="proposal_malformed", message="give one JSON object with the proposal")
     try:
         if set(args[0]) <= set(Resume.model_fields):
-            return Resume.model_validate(args[0])
+            resume = Resume.model_validate(args[0])
+            if not _OPERATION_ID.fullmatch(resume.operation_id):
+                message = "not the id of an operation"
+                return Progress(state="refused", reason="resume_malformed", field="operation_id", message=message)
+            return resume
         return Proposal.model_validate(args[0])
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -298,6 +307,15 @@ def _read_message(kind: MessageKind, args: Sequence[Any]) -> Message:
         return Message(kind=MessageKind.JUNK, problem=f"{kind} without statement, scheme and proof as texts")
     statement, scheme, proof, sheet = map(str, texts)
     return Message(kind=kind, statement=statement, scheme=scheme, proof=proof, sheet=sheet)
+
+
+def _why_nothing(progress: Progress) -> str:
+    """For a run that recorded nothing. Only words of ours: field and message may repeat what somebody sent."""
+    return (
+        f"### {progress.state or 'not recorded yet'}\n- rule: `{progress.reason}`"
+        if progress.reason
+        else "not recorded yet"
+    )
 
 
 def _answer(progress: Progress) -> Answer:

@@ -14,7 +14,7 @@ from activities.messages import Answer, HoldAnswer, Proposal
 from devstack.child import Child
 from devstack.demo.promises import Promise, Row, count, differences
 from devstack.demo.show import Show
-from devstack.demo.signing import AGENT, Signer
+from devstack.signing import AGENT, Signer
 from devstack.stack import Stack
 from devstack.stripe_standin.control import Journal
 from ledger.model import Operation, Standing

@@ -19,3 +19,13 @@ async def advance(conn: Connection, seconds: float) -> None:
     if moved.rowcount != 1:
         raise Refused("clock_fixed", "this ledger has no test clock: only `migrate --test-clock` makes one")
     await events.append_to_ledger(conn, EventKind.CLOCK_MOVED, {"seconds": seconds})
+
+
+async def ahead_seconds(conn: Connection) -> float:
+    """How far ledger time is ahead of the wall clock: above zero after the wall clock was set back."""
+    row = await one(
+        conn,
+        "select extract(epoch from ledger_now() - clock_timestamp()"
+        " - coalesce((select shift from clock), interval '0'))::float8 as ahead",
+    )
+    return float(row["ahead"])

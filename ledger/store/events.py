@@ -45,6 +45,18 @@ async def read(conn: Connection, stream: UUID) -> list[Event]:
     return [_event(row) for row in rows]
 
 
+async def read_last(conn: Connection, stream: UUID, limit: int) -> list[Event]:
+    """The newest events of the stream, oldest of them first."""
+    rows = await (
+        await conn.execute(
+            "select stream, number, at, kind, edge, source, target, fence, body::json as body, body_digest,"
+            " previous_hash, hash from events where stream = %s order by number desc limit %s",
+            [stream, limit],
+        )
+    ).fetchall()
+    return [_event(row) for row in reversed(rows)]
+
+
 async def bodies(conn: Connection, stream: UUID) -> list[tuple[int, str, bytes]]:
     """(number, body text, digest) of a stream, for verification."""
     rows = await (

@@ -1,6 +1,6 @@
 """Read-only views for people: what waits, what is in review, what is open."""
 
-from typing import Any, Final, LiteralString
+from typing import Final, LiteralString
 from uuid import UUID
 
 from psycopg.rows import DictRow
@@ -65,7 +65,8 @@ async def overdue(conn: Connection) -> list[DictRow]:
     return await (
         await conn.execute(
             "select operation_id, tenant, business_key, state, next_step, next_step_at from operations"
-            " where ended_at is null and next_step_at < ledger_now() - interval '60 seconds' order by next_step_at"
+            " where (ended_at is null or next_step = 'follow')"
+            " and next_step_at < ledger_now() - interval '60 seconds' order by next_step_at"
         )
     ).fetchall()
 
@@ -100,16 +101,6 @@ async def streams(conn: Connection) -> list[UUID]:
         )
     ).fetchall()
     return [row["stream"] for row in rows]
-
-
-async def server_facts(conn: Connection) -> dict[str, Any]:
-    """What `show` says about the ledger itself."""
-    row = await (
-        await conn.execute(
-            "select namespace, ledger_now() as now, exists (select from clock) as test_clock from ledger_identity"
-        )
-    ).fetchone()
-    return {} if row is None else dict(row)
 
 
 async def configuration_in_force(conn: Connection) -> tuple[int, Document]:

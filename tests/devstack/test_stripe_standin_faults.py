@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,28 +13,9 @@ import stripe
 from devstack.stripe_standin.control import FAULTS, ControlRefused, StandInControl
 from devstack.stripe_standin.launch import StandInProcess
 from devstack.stripe_standin.rules import Match, Rule
+from tests.devstack.conftest import TEST_KEY, client, headers
 
-TEST_KEY = "sk_test_fromthetests0000"
 CREATE = Match(method="POST", path="/v1/refunds")
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInProcess]:
-    stripe.enable_telemetry = False
-    state: Path = tmp_path_factory.mktemp("standin") / "state.sqlite"
-    with StandInProcess(state, secret_keys=(TEST_KEY,)) as running:
-        yield running
-
-
-@pytest.fixture
-def world(process: StandInProcess) -> StandInControl:
-    process.control.reset()
-    return process.control
-
-
-@pytest.fixture
-def sdk(process: StandInProcess, world: StandInControl) -> stripe.StripeClient:
-    return client(process)
 
 
 @pytest.fixture
@@ -45,24 +23,10 @@ def pi(world: StandInControl) -> str:
     return world.create_payment(100_000).payment_intent
 
 
-def client(process: StandInProcess, timeout: float = 5) -> stripe.StripeClient:
-    return stripe.StripeClient(
-        TEST_KEY,
-        base_addresses={"api": process.base_url},
-        max_network_retries=0,
-        http_client=stripe.RequestsClient(timeout=timeout),
-    )
-
-
 def refund(sdk: stripe.StripeClient, pi: str, key: str = "k1", marker: str = "op", amount: int = 1000) -> stripe.Refund:
     return sdk.v1.refunds.create(
         {"payment_intent": pi, "amount": amount, "metadata": {"operation_id": marker}}, {"idempotency_key": key}
     )
-
-
-def headers(answer: Any) -> dict[str, str]:
-    found: Any = answer.headers if isinstance(answer, stripe.StripeError) else answer.last_response.headers
-    return {name.lower(): value for name, value in found.items()}
 
 
 def chain(error: BaseException | None) -> str:

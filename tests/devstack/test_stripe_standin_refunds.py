@@ -2,60 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stripe
 
 from devstack.stripe_standin.control import ControlRefused, StandInControl
-from devstack.stripe_standin.launch import StandInProcess
 from devstack.stripe_standin.rules import Move
-
-TEST_KEY = "sk_test_fromthetests0000"
-LIVE_KEY = "sk_live_fromthetests0000"
-DAY = 86400
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInProcess]:
-    stripe.enable_telemetry = False
-    state: Path = tmp_path_factory.mktemp("standin") / "state.sqlite"
-    with StandInProcess(state, secret_keys=(TEST_KEY, LIVE_KEY)) as running:
-        yield running
-
-
-@pytest.fixture
-def world(process: StandInProcess) -> StandInControl:
-    process.control.reset()
-    return process.control
-
-
-@pytest.fixture
-def sdk(process: StandInProcess, world: StandInControl) -> stripe.StripeClient:
-    return client(process)
-
-
-def client(process: StandInProcess, key: str = TEST_KEY, **options: Any) -> stripe.StripeClient:
-    return stripe.StripeClient(
-        key,
-        base_addresses={"api": process.base_url},
-        max_network_retries=0,
-        http_client=stripe.RequestsClient(timeout=5),
-        **options,
-    )
-
-
-def refund(
-    sdk: stripe.StripeClient, pi: str, amount: int | None = 1000, key: str | None = None, **more: Any
-) -> stripe.Refund:
-    params: Any = {"payment_intent": pi, "metadata": {"operation_id": "op"}, **more}
-    if amount is not None:
-        params["amount"] = amount
-    return sdk.v1.refunds.create(params, {"idempotency_key": key} if key else {})
-
+from tests.devstack.conftest import refund
 
 # Amounts and states.
 

@@ -198,11 +198,14 @@ async def test_review_shows_the_evidence_and_two_operators_settle_it(rig: Rig, e
         words = ["resolve", operation, "--did-not-happen", "--evidence", "log of POST /v1/refunds is empty", "--yes"]
         stranger = await effects(*words, "--as", "alice")
         assert (stranger.code, stranger.document["error"]["rule"]) == (3, "not_operator")
+        assert "an operator of acme must sign" in stranger.document["error"]["message"]
         first = await effects(*words, "--as", "olga")
         assert (first.code, first.document["still_needed"]) == (0, 1), first
         assert first.document["state"] == "needs_review"
         alone = await effects(*words, "--as", "olga")
         assert alone.document["still_needed"] == 1
+        signed = (await effects("review", operation)).document["signed"]
+        assert signed == [{"person": "olga", "decision": "did_not_happen", "counts": True}] * 2
         blind = await effects(*words, "--as", "oscar", "--seen", "1")
         assert blind.document["error"]["rule"] == "evidence_unseen"
         second = await effects(*words, "--as", "oscar")
@@ -242,6 +245,8 @@ async def test_a_hold_stops_sending_and_two_operators_release_it(rig: Rig, effec
         held = await effects("hold", "tenant:acme", "--reason", "odd refunds", "--as", "olga", "--yes")
         assert (held.code, held.document["held"]) == (0, True), held
         assert (await effects("hold", "tenant:acme", "--reason", "x", "--as", "alice", "--yes")).code == 3
+        misspelt = await effects("hold", "tenant:ACME", "--reason", "x", "--as", "olga", "--yes")
+        assert (misspelt.code, misspelt.document["error"]["field"]) == (3, "sub")
         target = rig.payment()
         asked = await effects(*refund(target, "15.00", a_key(), "--wait", "1"))
         assert (asked.code, asked.document["state"]) == (6, "approved")

@@ -176,7 +176,8 @@ SINCE = datetime.fromtimestamp(REFUND["created"], UTC)
         ("ours, unknown status", {"status": "paused"}, True, False),
         ("foreign look-alike", {"metadata": {}}, False, True),
         ("marker edited", {"metadata": {"operation_id": "somebody"}}, False, True),
-        ("of another operation", {"metadata": {"operation_id": OTHER}}, False, False),
+        # whose it really is, the ledger says: a marker alone can be edited to any id
+        ("with another id as marker", {"metadata": {"operation_id": OTHER}}, False, True),
         ("metadata no object", {"metadata": None}, False, True),
         ("foreign, other amount", {"metadata": {}, "amount": 1}, False, False),
         ("created unreadable", {"created": "yesterday"}, True, False),

@@ -1,6 +1,6 @@
-"""What people and agents of the demo sign: proposals, approvals, resolutions, holds, and the forgeries of act 3.
+"""What people and agents of a dev stack sign: proposals, approvals, resolutions, holds, and the forgeries of the demo.
 
-Times are the ledger's, which the demo moves by days; a signature made by this machine's clock would be refused.
+Times are the ledger's, which demo and tests move by days; a signature made by this machine's clock would be refused.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from activities.messages import Proposal, request_digest
+from activities.messages import Proposal
 from devstack.people import Holder, Household
 from ledger.fingerprint import from_base64url, to_base64url
 from ledger.model import Operation
@@ -18,15 +18,14 @@ from ledger.statement import (
     ON_A_SHEET,
     ON_A_TRAIL,
     Claims,
-    ProposalClaims,
     StatementType,
     key_id,
     new_private_key,
     public_x,
     sheet_digest,
     sign,
-    sign_proposal,
 )
+from workflows.client import sign as sign_proposal
 
 VALID_SECONDS = 600
 AGENT = "support-bot"
@@ -46,18 +45,9 @@ class Signer:
     def proposal(self, proposal: Proposal) -> Proposal:
         """The proposal with the token of the agent's service."""
         agent = self.household.holders[AGENT]
-        claims = ProposalClaims.make(
-            iss=agent.name,
-            aud=self.household.audience,
-            sub=proposal.business_key,
-            tenant=proposal.tenant,
-            actor=proposal.actor,
-            requested_by=proposal.requested_by,
-            request_digest=request_digest(proposal),
-            iat=self._seconds,
-            exp=self._seconds + VALID_SECONDS,
+        return sign_proposal(
+            proposal, agent.key, kid=agent.kid, iss=agent.name, aud=self.household.audience, at=self._seconds
         )
-        return proposal.model_copy(update={"token": sign_proposal(claims, agent.key, agent.kid)})
 
     def about(
         self, operation: Operation, who: str | Holder, typ: StatementType, sheet: bytes = b"", **claims: Any
