@@ -80,7 +80,8 @@ async def test_a_worker_stopped_before_its_send_and_resumed_a_day_later_sends_no
     target = rig.payment()
     armed, flag = _armed(tmp_path, "claimed", "stop")
     # One slot: a stopped worker with a poll open would take the retry, and nobody would see it for half a minute.
-    stopped = rig.stack.worker(**armed, EFFECTS_ACTIVITIES_AT_ONCE="1")
+    # A wide S, so that CLOCK_BOOTTIME allows the send and only the fence can refuse it.
+    stopped = rig.stack.worker(**{**armed, "EFFECTS_SEND_WITHIN": "90", "EFFECTS_ACTIVITIES_AT_ONCE": "1"})
     answer = await rig.propose(rig.proposal(target))
     await _fired(flag, stopped, ended=False)
     await rig.advance(A_DAY_AND_AN_HOUR)
