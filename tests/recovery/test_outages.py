@@ -90,7 +90,7 @@ async def test_a_ledger_that_knows_less_than_the_workflow_stops_it(rig: Rig) -> 
             task_queue=rig.stack.task_queue,
         )
         with pytest.raises(WorkflowFailureError) as failure:
-            await handle.result()
+            await asyncio.wait_for(handle.result(), 20)
     assert "older backup" in str(failure.value.cause.__cause__)
     assert rig.posts(target) == []
 

@@ -130,7 +130,7 @@ async def test_a_temporal_client_without_keys_moves_no_money(rig: Rig) -> None:
 async def test_a_forged_activity_completion_does_not_make_a_success(rig: Rig) -> None:
     """Somebody with write access to the namespace completes the dispatch activity by hand, while the call still runs.
 
-    The ledger is believed, not the activity's return value. Red: take `state` of an activity's return as proof.
+    The ledger is believed, not the activity's return value. Red: `_tell` what `calls.dispatch` returned, and return.
     """
     target = rig.payment()
     rule = rig.stack.stripe.control.fault("slow", payment_intent=target)
@@ -153,4 +153,6 @@ async def test_a_forged_activity_completion_does_not_make_a_success(rig: Rig) ->
         rig.stack.stripe.control.release(rule)
         await rig.advance(60)  # past the lease: the attempt whose activity was taken away becomes unknown
         operation = await rig.until(answer.operation_id, "succeeded")
+        # What the caller hears is the ledger's word, not the forger's.
+        assert (await asyncio.wait_for(handle.result(), 30))["state"] == "succeeded"
     assert [e.refund for e in rig.effects(target)] == [operation.receipt]

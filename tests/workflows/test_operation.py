@@ -126,6 +126,7 @@ async def test_cancel_during_the_send_waits_for_its_answer(rig: Rig) -> None:
         await rig.handle(proposal).cancel()
         rig.stack.stripe.control.release(rule)
         await rig.until(answer.operation_id, "succeeded")
+        assert (await asyncio.wait_for(rig.handle(proposal).result(), 20))["state"] == "succeeded"
     assert len(rig.posts(target)) == 1
 
 
