@@ -24,6 +24,7 @@ _EDGES: dict[State, tuple[int, int, int]] = {
     State.NEEDS_REVIEW: (19, 23, 23),
 }
 CLOCK_TRUSTED = 300.0  # seconds that ledger time may be ahead of the wall clock
+STANDSTILL_SECONDS = 60.0
 SLOW_LOOK_SECONDS = 3600.0  # in review, late evidence is still looked for
 
 
@@ -187,6 +188,8 @@ async def _wait(conn: Connection, operation: Operation, decision: Decision, fact
     step, delay = decision.step.value, decision.delay_seconds
     if operation.state is State.NEEDS_REVIEW:
         step, delay = "review", SLOW_LOOK_SECONDS
+    if await clock.ahead_seconds(conn) > CLOCK_TRUSTED:
+        delay = max(delay, STANDSTILL_SECONDS)  # ledger time stands still: a short pause would be waited for again and again
     after = replace(operation, next_step=step, next_step_at=facts.now + timedelta(seconds=delay))
     return await operations.note(conn, operation, after)
 
