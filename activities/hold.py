@@ -9,7 +9,7 @@ from activities.errors import translated
 from activities.messages import HoldAnswer, HoldRequest, Message, MessageKind
 from activities.ports import Ports
 from ledger import policy
-from ledger.config import EVERYTHING
+from ledger.config import EVERYTHING, Document
 from ledger.errors import Refused
 from ledger.statement import StatementType
 from ledger.store import events, holds, operations, statements, views
@@ -47,7 +47,7 @@ class Hold:
         claims, person, kid = signed.claims, signed.verified.person, signed.verified.kid
         if claims.typ not in (StatementType.HOLD, StatementType.RELEASE):
             raise Refused("type_wrong", "give a hold or a release", field="typ")
-        tenant = await self._tenant_of(conn, claims.sub)
+        tenant = await self._tenant_of(conn, signed.document, claims.sub)
         policy.may_operate(signed.document, person, tenant, kid)
         current = await holds.locked(conn, claims.sub)
         at = await now(conn)
@@ -86,11 +86,17 @@ class Hold:
         wake = [] if current.held else await views.open_workflows(conn, claims.sub)
         return HoldAnswer(accepted=True, held=current.held, scope=claims.sub, still_needed=missing, wake=wake)
 
-    async def _tenant_of(self, conn: Connection, scope: str) -> str:
+    async def _tenant_of(self, conn: Connection, document: Document, scope: str) -> str:
         """Whose operators speak for a scope; what concerns no single tenant needs an operator of everything."""
         kind, _, name = scope.partition(":")
         if kind == "tenant":
+            if name not in document.tenants:
+                raise Refused("scope_unknown", f"no tenant {name} is configured: nothing would be held", field="sub")
             return name
+        if kind == "provider" and name not in {binding.provider for binding in document.bindings}:
+            raise Refused(
+                "scope_unknown", f"no tenant is bound to a provider {name}: nothing would be held", field="sub"
+            )
         if kind == "operation":
             # The operation's lock: a claim that runs now ends first, and the next one sees the hold.
             return (await operations.lock(conn, UUID(name))).tenant

@@ -162,6 +162,8 @@ class HoldAnswer(BaseModel):
 
 ADVICE: dict[str, str] = {
     "refused": "Not recorded: correct the named field and ask again with the same key.",
+    "key_used": "This key stands for another request: ask with exactly that request to learn how it went. A different "
+    "effect is a new intent, and for a person to decide.",
     "proposed": "Recorded. Do not try again under another key; ask again with this key to learn how it went.",
     "awaiting_approval": "Recorded, a person must approve. Do not try again under another key.",
     "approved": "Recorded and approved; it will be sent. Do not try again under another key.",

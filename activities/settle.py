@@ -189,7 +189,9 @@ async def _wait(conn: Connection, operation: Operation, decision: Decision, fact
     if operation.state is State.NEEDS_REVIEW:
         step, delay = "review", SLOW_LOOK_SECONDS
     if await clock.ahead_seconds(conn) > CLOCK_TRUSTED:
-        delay = max(delay, STANDSTILL_SECONDS)  # ledger time stands still: a short pause would be waited for again and again
+        delay = max(
+            delay, STANDSTILL_SECONDS
+        )  # ledger time stands still: a short pause would be waited for again and again
     after = replace(operation, next_step=step, next_step_at=facts.now + timedelta(seconds=delay))
     return await operations.note(conn, operation, after)
 

@@ -101,6 +101,8 @@ def accepted_page(operation: Operation, claims: Claims) -> Page:
     page.title(f"{claims.typ} of {claims.iss} accepted")
     page.fact("operation", operation.operation_id)
     page.fact("state", operation.state.value + (f": {operation.reason}" if operation.reason else ""))
+    if claims.typ is StatementType.DECLINE and operation.first_claimed_at is not None:
+        page.say("It was already sent or settled: nothing can be recalled, and the decline changes nothing.")
     return page
 
 

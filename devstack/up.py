@@ -20,11 +20,16 @@ _MOST_SHORT_LIVES = 3
 
 def run(folder: Path = FOLDER) -> int:
     """Start everything, say how to use it, and stay until SIGINT or SIGTERM. 0 after an orderly stop."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` leaves SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     environment = folder / "environment"
     try:
         with Servers(folder, say=_say) as servers, Stack(servers, folder / "ledger", say=_say) as stack:
-            return asyncio.run(_serve(stack, environment))
+            try:
+                return asyncio.run(_serve(stack, environment))
+            finally:
+                # Whoever reads it afterwards would talk to ports where nobody listens. Only ours: the folder is locked here.
+                environment.unlink(missing_ok=True)
     except KeyboardInterrupt:
         return 0
     except (DevstackError, LedgerError, PermissionError) as error:
@@ -32,9 +37,6 @@ def run(folder: Path = FOLDER) -> int:
         if isinstance(error, Refused) and error.rule in _OTHER_SCHEMA:
             _say(f"its kept state is of other code: delete {folder} to begin anew")
         return 1
-    finally:
-        # Whoever reads it afterwards would talk to ports where nobody listens, or somebody else does.
-        environment.unlink(missing_ok=True)
 
 
 async def _serve(stack: Stack, environment: Path) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -27,6 +28,10 @@ from ledger.store.database import Ledger, now
 from ledger.trail import Event, EventKind
 from worker import running
 from workflows.client import propose, sign, workflow_id
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started with a shell's `&`: children would inherit an ignored Ctrl-C, which some tests are about.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -264,7 +264,14 @@ class OperationWorkflow:
         if isinstance(asked, Proposal) and kept not in ("", request_digest(asked)):
             # One key is one intent: never merged, and the one that is under way is not disturbed.
             words = f"this business key stands for {kept[:16]}, and was now sent with {request_digest(asked)[:16]}"
-            return Answer(state="refused", reason="key_used", field="business_key", message=words, ended=True)
+            return Answer(
+                state="refused",
+                reason="key_used",
+                field="business_key",
+                message=words,
+                ended=True,
+                advice=ADVICE["key_used"],
+            )
         return _answer(self._progress)
 
     @propose.validator
@@ -328,6 +335,6 @@ def _answer(progress: Progress) -> Answer:
         message=progress.message,
         until=progress.until,
         ended=progress.next is Next.DONE,
-        advice=ADVICE.get(state, ""),
+        advice=ADVICE.get(progress.reason) or ADVICE.get(state, ""),
         receipt=progress.receipt,
     )

@@ -1,7 +1,7 @@
 """The connection pool, transactions, and the only translation of psycopg's errors into the ledger's."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -45,10 +45,10 @@ class Ledger:
     async def _answers(self, conn: Connection) -> None:
         """Whether this connection still works. Bounded here: the pool's own patience does not cover its check."""
         async with asyncio.timeout(self._timeout):
-            await AsyncConnectionPool.check_connection(conn)
+            await self._pool.check_connection(conn)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncGenerator[Connection]:
         """One transaction. If its commit was not acknowledged this raises `Unavailable`: assume neither way."""
         try:
             async with self._pool.connection() as conn, conn.transaction():

@@ -6,7 +6,7 @@
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -51,7 +51,7 @@ class Verified:
         self.counts[name] = self.counts.get(name, 0) + number
 
     @asynccontextmanager
-    async def about(self, conn: Connection, row: str) -> AsyncIterator[None]:
+    async def about(self, conn: Connection, row: str) -> AsyncGenerator[None]:
         """What fails inside is a difference of this row; the snapshot goes on."""
         try:
             async with conn.transaction():

@@ -4,9 +4,10 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from temporalio.testing import ActivityEnvironment
+
 from activities.dispatch import _to_its_end
 from activities.messages import Progress
-from temporalio.testing import ActivityEnvironment
 
 
 async def test_an_answer_is_recorded_although_temporal_gave_the_try_up() -> None:

@@ -42,7 +42,7 @@ def test_identity_of_the_caller_is_not_in_the_digest() -> None:
     assert request_digest(PROPOSAL.model_copy(update={"token": "x", "actor": "other"})) == request_digest(PROPOSAL)
 
 
-@pytest.mark.parametrize("state", [*State, "refused", "unrecorded"])
+@pytest.mark.parametrize("state", [*State, "refused", "unrecorded", "key_used"])
 def test_every_state_has_its_advice(state: str) -> None:
     """A fixed sentence for the model that asked; never free text."""
     assert ADVICE[state].endswith(".")
