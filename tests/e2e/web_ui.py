@@ -18,6 +18,7 @@ from selenium.common.exceptions import (
     NoSuchFrameException,
     StaleElementReferenceException,
     TimeoutException,
+    WebDriverException,
 )
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
@@ -246,7 +247,12 @@ class Page:
         wait = WebDriverWait(self.browser, PATIENCE, poll_frequency=every, ignored_exceptions=(*_REDRAWN, ValueError))
 
         def found(_: object) -> tuple[T] | None:
-            seen = look()
+            try:
+                seen = look()
+            except WebDriverException as error:
+                if "does not belong to the document" in str(error):  # redrawn meanwhile, by another name
+                    return None
+                raise
             return None if seen is None or seen is False else (seen,)
 
         try:

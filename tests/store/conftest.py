@@ -123,8 +123,9 @@ def document(*, grant_revoked: bool = False, revoked: str = "", waived_per_actor
     made = Document(
         ledger=LedgerName(name=AUDIENCE),
         bindings=tuple(
-            Binding(tenant=t, provider="bank", account=ACCOUNT, livemode=False, secret="bank_secret")
+            Binding(tenant=t, provider=p, account=ACCOUNT, livemode=False, secret="bank_secret")
             for t in ("acme", "globex")
+            for p in ("bank", "stripe")  # the second only to be held by name
         ),
         rules=(rule("acme", waived_per_actor), rule("globex", waived_per_actor)),
         grants=(grant("support-bot", "acme", revoked=grant_revoked), grant("desk-bot", "globex")),

@@ -424,6 +424,13 @@ async def test_a_hold_of_another_scope_stops_nothing(own_book: Book) -> None:
     assert not isinstance(await claim(own_book, other), Claim)
 
 
+async def test_a_hold_on_nothing_is_refused(own_book: Book) -> None:
+    """A slip of the pen would let somebody believe that sending is stopped. Red: drop the checks in `Hold._tenant_of`."""
+    for scope in ("tenant:globx", "provider:strype"):
+        answer = await own_book.run(Hold(own_book.ports).hold, own_book.hold(scope))
+        assert (answer.accepted, answer.held, answer.rule) == (False, False, "scope_unknown")
+
+
 async def test_a_release_from_before_the_hold_counts_for_nothing(own_book: Book) -> None:
     """Even in the same microsecond, as when the wall clock was set back and ledger time stands at the last event.
 
