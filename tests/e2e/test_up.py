@@ -118,6 +118,12 @@ def test_it_says_how_to_reach_it_and_ends_with_ctrl_c(tmp_path: Path) -> None:
         assert Path(environment["EFFECTS_KEYS_DIR"], "bob.pem").exists()
         assert "--fault lost-answer" in said(folder)
         assert "workflows?query=EffectState%3D'needs_review'" in said(folder)
+        # A second start in the same folder is refused, and leaves the running one its settings.
+        # Red: remove the environment file in a `finally` around the whole of `up.run`.
+        second = [sys.executable, "-c", UP, str(folder)]
+        refused = subprocess.run(second, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert (refused.returncode, "another run is using" in refused.stdout) == (1, True)
+        assert told(folder) == environment
         worker = int(said(folder).split("kill -9 ")[1].split(".")[0])
         os.kill(worker, signal.SIGKILL)
         until(lambda: "another one starts" in said(folder), "another worker starts")
