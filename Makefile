@@ -5,6 +5,8 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ERP := .venv-erp
+ERP_STAMP := $(ERP)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo up test unit check lint types imports lock docs clean
@@ -27,13 +29,23 @@ endif
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 
-demo: $(STAMP) ## run the main job on an embedded stack (ALL=1: every scenario)
+$(ERP_STAMP): requirements/erp.txt $(STAMP)
+	@echo "building $(ERP) (Tryton, Radicale, mail-devel: the outside systems of tests and demo), once …"
+	@$(PYTHON) -m venv $(ERP)
+ifdef PIP
+	@$(ERP)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile --require-hashes -r requirements/erp.txt
+else
+	@$(BIN)/uv pip sync --quiet --python $(ERP)/bin/python --require-hashes --no-build requirements/erp.txt
+endif
+	@touch $@
+
+demo: $(STAMP) $(if $(ALL),$(ERP_STAMP)) ## run the main job on an embedded stack (ALL=1: every scenario)
 	@$(BIN)/effects demo $(if $(ALL),--all)
 
 up: $(STAMP) ## start the same stack and leave it running until Ctrl-C
 	@$(BIN)/effects up
 
-test: $(STAMP) ## all tests (needs nothing started; 6 minutes on 2 idle cores)
+test: $(STAMP) $(ERP_STAMP) ## all tests (needs nothing started; 6 minutes on 2 idle cores)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 unit: $(STAMP) ## tests that need no server
@@ -57,10 +69,10 @@ docs: $(STAMP) ## write the generated parts of README, ARCHITECTURE and docs/ an
 	@$(BIN)/python -m docs.generate
 
 lock: $(STAMP) ## pin the requirements anew, with hashes and without hosts
-	@for group in dev run uv; do \
-	  case $$group in dev) args="--group dev pyproject.toml";; run) args=pyproject.toml;; uv) args="--group pyproject.toml:uv";; esac; \
+	@for group in dev run uv erp; do \
+	  case $$group in dev) args="--group dev pyproject.toml";; run) args=pyproject.toml;; *) args="--group pyproject.toml:$$group";; esac; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" $$args -o requirements/$$group.txt || exit 1; done
 
-clean: ## remove .venv and caches (not the state of `make up`, which lives in .cache/stack)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+clean: ## remove both virtual environments and caches (not the state of `make up`, which lives in .cache/stack)
+	@rm -rf $(VENV) $(ERP) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
