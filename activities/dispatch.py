@@ -126,7 +126,7 @@ class Dispatch:
         if pause > 0:
             return await self._wait(conn, operation, pause, "backing off", at)
         contract = self._ports.contract_of(operation)
-        request = self._request(operation)
+        request = self._request(operation, reading.preflight.basis)
         rule = document.rule_for(operation.tenant, operation.action, operation.currency)
         prepared = replace(
             operation,
@@ -155,7 +155,7 @@ class Dispatch:
             return progress
         if credential is None:
             return await self._wait(conn, operation, UNREADABLE_PAUSE, "credential", facts.now)
-        request = self._request(operation)
+        request = self._request(operation, {})
         body = {"row": facts.decide().row}
         claimed = await self._open(conn, operation, operation, facts.contract, 14, facts.now, body)
         return Claim(claimed, request, facts.contract, credential, stamp)
@@ -184,11 +184,11 @@ class Dispatch:
         attempt = Attempt(number=moved.fence, claimed_at=at, lease_until=lease_until)
         return await attempts.open_attempt(conn, moved, attempt, self._ports.worker)
 
-    def _request(self, operation: Operation) -> Request:
+    def _request(self, operation: Operation, basis: Mapping[str, Any]) -> Request:
         """The frozen request; before the first claim, the one that will be frozen."""
         if operation.frozen_request is not None:
             return Request(**operation.frozen_request)
-        return self._ports.registry.for_action(operation.action).build_request(operation)
+        return self._ports.registry.for_action(operation.action).build_request(operation, basis)
 
     async def _send(self, claim: Claim, wire: Wire) -> Classified:
         provider = self._ports.registry.for_action(claim.operation.action)

@@ -158,7 +158,7 @@ async def _verdict(
     others = [o for o in on_target if reserves(o) and (o.receipt is None or o.receipt not in void)]
     known = {str(o.operation_id): o for o in on_target}
     ours = {o.receipt for o in others}
-    equivalents = [str(o.operation_id) for o in others if o.equivalence_key == operation.equivalence_key]
+    equivalents = [str(o.operation_id) for o in others if _equivalent(o, operation)]
     # An effect that somebody else made counts as well; one of our own operations was compared by its key already.
     equivalents += [
         e.receipt
@@ -170,6 +170,8 @@ async def _verdict(
     ]
     target = policy.TargetFacts(
         unfit=preflight.unfit or _incomplete(preflight, operation),
+        unfit_field=preflight.unfit_field,
+        version_stale=preflight.version != operation.expected_version,
         captured_minor=preflight.amount_minor,
         currency=preflight.currency,
         effects=tuple(
@@ -182,6 +184,12 @@ async def _verdict(
     reserving = [policy.Reserving(str(o.operation_id), o.receipt, o.amount_minor or 0) for o in others]
     waived = await totals.waived(conn, operation, at)
     return policy.judge(rule, operation, target, waived, equivalents, reserving)
+
+
+def _equivalent(other: Operation, operation: Operation) -> bool:
+    """Whether the other one, which reserves, would do the same. A versioned write that ended has moved the version."""
+    ended = operation.expected_version is not None and other.ended_at is not None
+    return other.equivalence_key == operation.equivalence_key and not ended
 
 
 def is_of(other: Operation | None, receipt: str) -> bool:

@@ -66,6 +66,8 @@ class Secrets:
             livemode=binding.livemode,
             secret=self.read(binding.secret),
             connected=binding.connected,
+            endpoint=binding.endpoint,
+            archive=binding.archive,
         )
 
     def read(self, name: str) -> str:

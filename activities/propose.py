@@ -87,8 +87,8 @@ class Propose:
             if known is not None:
                 raise _other_content(known, digest)
             self._check(document, proposal, signed.kid)
-        target = await self._canonical_target(document, proposal)
-        return await self._record(proposal, operation_id, digest, signed.kid, version, document, target)
+        target, at_version = await self._read_first(document, proposal)
+        return await self._record(proposal, operation_id, digest, signed.kid, version, document, target, at_version)
 
     async def _principal(
         self, conn: Connection, document: Document, proposal: Proposal, digest: bytes
@@ -138,12 +138,15 @@ class Propose:
             currency=currency,
         )
 
-    async def _canonical_target(self, document: Document, proposal: Proposal) -> str:
-        """One name for one thing. Where that needs a read and the provider does not answer, nothing is recorded."""
+    async def _read_first(self, document: Document, proposal: Proposal) -> tuple[str, str | None]:
+        """The target's one name, and the version that a conditional write is for: read by us, whoever proposes.
+
+        Where that needs a read and the provider does not answer, or the target cannot take it, nothing is recorded.
+        """
         provider = self._ports.registry.for_action(proposal.action)
         pure = provider.pure_target(proposal.target)
-        if pure is not None:
-            return pure
+        if pure is not None and not provider.contract.conditional_write:
+            return pure, None
         credential = self._ports.secrets.credential_of(document, proposal.tenant, provider.provider)
         try:
             async with asyncio.timeout(ANSWER_READ_SECONDS):
@@ -151,9 +154,21 @@ class Propose:
         except TimeoutError:
             found = Preflight(complete=False)
         if not found.complete or not found.target:
-            why = "the provider did not say which payment this is: ask again, or name it by its canonical id"
+            why = "the provider did not say what this is: ask again, or name it by its canonical id"
             raise Refused("target_unreadable", why, field="target")
-        return found.target
+        if not provider.contract.conditional_write:
+            return found.target, None
+        if found.unfit:
+            raise Refused("target_unfit", str(found.facts.get("unfit", found.unfit)), field=found.unfit_field)
+        if not found.version:
+            raise Refused(
+                "version_missing", "the provider shows no version: nothing can be conditional on it", field="target"
+            )
+        if proposal.expected_version not in (None, found.version):
+            raise Refused(
+                "version_stale", "the record is no longer at this version: read it again", field="expected_version"
+            )
+        return found.target, found.version
 
     async def _record(
         self,
@@ -164,6 +179,7 @@ class Propose:
         version: int,
         document: Document,
         target: str,
+        at_version: str | None,
     ) -> Operation:
         provider = self._ports.registry.for_action(proposal.action)
         binding = document.binding(proposal.tenant, provider.provider)
@@ -185,7 +201,7 @@ class Propose:
                 "arguments": proposal.arguments,
                 "amount_minor": proposal.arguments.get("amount_minor"),
                 "currency": proposal.arguments.get("currency"),
-                "expected_version": proposal.expected_version,
+                "expected_version": at_version,
                 "evidence": proposal.evidence,
                 "distinct_from": proposal.distinct_from,
                 "equivalence_key": provider.equivalence_key(target, proposal.arguments),

@@ -161,7 +161,7 @@ async def _apply(conn: Connection, operation: Operation, decision: Decision, fac
             )
             return await operations.move(conn, operation, after, proved, facts.now, body)
         case Step.REJECT if operation.state is not State.IN_FLIGHT or decision.row == "D3":
-            reason = decision.reason if decision.row == "D5" else {"D4": "void"}.get(decision.row, "refused")
+            reason = _why_rejected(decision, facts)
             after = replace(operation, state=State.REJECTED, reason=reason, next_step="", next_step_at=None)
             return await operations.move(conn, operation, after, rejection, facts.now, body)
         case Step.APPROVE_AGAIN:
@@ -181,6 +181,13 @@ async def _apply(conn: Connection, operation: Operation, decision: Decision, fac
             return await operations.move(conn, operation, after, 13, facts.now, body)
         case _:
             return None
+
+
+def _why_rejected(decision: Decision, facts: Evidence) -> str:
+    if decision.row == "D5":
+        return decision.reason
+    said = next((a.hint for a in reversed(facts.attempts) if a.outcome is Outcome.REFUSED), Hint.NONE)
+    return "void" if decision.row == "D4" else said or "refused"
 
 
 async def _wait(conn: Connection, operation: Operation, decision: Decision, facts: Evidence) -> Operation:

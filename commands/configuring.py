@@ -11,7 +11,8 @@ from commands.reading import probe, reading, writing
 from commands.surroundings import ledger_dsn, owner_dsn, settings
 from commands.voice import Voice
 from ledger import policy
-from ledger.config import FILES, Document, check_succession, diff, parse, problems
+from ledger.config import FILES, Document, parse
+from ledger.config_check import check_succession, diff, problems
 from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.states import BEFORE_FIRST_SEND, BlockReason, State

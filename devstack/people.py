@@ -10,7 +10,8 @@ from typing import Any
 import tomli_w
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ledger.config import FILES, Document, check, parse
+from ledger.config import FILES, Document, parse
+from ledger.config_check import check
 from ledger.statement import key_id, load_private_pem, new_private_key, private_pem, public_x
 
 EXAMPLE = Path(__file__).parent.parent / "config"

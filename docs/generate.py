@@ -229,6 +229,8 @@ def _basis(term: str, source: Source | None) -> tuple[str, str]:
         return "not offered", "what a provider does not promise counts as no"
     if source.assumption:
         return f"**assumption**, {source.read_on}", source.text
+    if source.measured_on:
+        return f"measured on {source.measured_on}, {source.read_on}", source.text
     return f"[documented]({source.url}), read {source.read_on}", source.text
 
 

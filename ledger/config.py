@@ -8,17 +8,15 @@
 """
 
 import hashlib
-import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, ValidationError, model_validator
 
 from ledger.errors import Refused
 from ledger.fingerprint import MAX_INTEGER, canonical_bytes, visible
-from ledger.money import CURRENCIES, shown
-from ledger.statement import PRINCIPAL, PublicKeyEntry, public_key
+from ledger.statement import PRINCIPAL, PublicKeyEntry
 
 # Which file holds which section of the document.
 FILES: Mapping[str, tuple[str, ...]] = {
@@ -33,6 +31,7 @@ EVERYTHING = "*"  # in `operator_of`: every tenant, and holds that concern no si
 TenantName = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9-]{1,40}$")]
 Principal = Annotated[str, StringConstraints(strict=True, pattern=PRINCIPAL)]
 Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z][a-z0-9_.-]{0,59}$")]
+NoWord = Annotated[str, StringConstraints(strict=True, pattern=r"^([a-z][a-z0-9_.-]{0,59})?$")]
 Kid = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9_.@+-]{1,140}$")]
 Account = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9_.:/-]{1,120}$")]
 Line = Annotated[str, StringConstraints(strict=True, pattern=r"^[ -~]{0,120}$")]
@@ -53,7 +52,10 @@ class Ledger(_Frozen):
 
 
 class Binding(_Frozen):
-    """Where a tenant's effects at one provider go. The credential that `secret` names must belong to exactly this."""
+    """Where a tenant's effects at one provider go. The credential that `secret` names must belong to exactly this.
+
+    `endpoint` is where the account is reached, `archive` where its effects are looked up, for providers that need it.
+    """
 
     tenant: TenantName
     provider: Word
@@ -61,6 +63,8 @@ class Binding(_Frozen):
     livemode: StrictBool
     secret: Word
     connected: StrictBool = False  # the secret is a platform's, and acts for `account`
+    endpoint: Line = ""
+    archive: Line = ""
 
     @model_validator(mode="after")
     def _names_its_secret(self) -> Self:
@@ -72,7 +76,8 @@ class Binding(_Frozen):
 class Rule(_Frozen):
     """What one tenant permits for one action in one currency (empty for actions without money); minor units.
 
-    A person is waived only within all three waiver bounds, or by `approvers = 0`, which money actions cannot have.
+    A person is waived only within all three waiver bounds, or by `approvers = 0` or `waive_after`, which money actions
+    cannot have.
     """
 
     tenant: TenantName
@@ -86,9 +91,15 @@ class Rule(_Frozen):
     waive_total_per_actor_day_minor: Minor = 0
     reserves: StrictBool = True  # the amount is held against what the target has left
     evidence_required: StrictBool = True
+    waive_after: NoWord = ""  # waived where it needs an effect of this action that people approved and that exists
     approval_lifetime_seconds: Seconds  # from proposal to the last moment of a first send
     review_after_seconds: Seconds  # from the first claim until a person is told
     statement_lifetime_seconds: Seconds  # longest exp - iat of a statement
+
+    @property
+    def title(self) -> str:
+        """Tenant, action and currency: no two rules have the same."""
+        return f"{self.tenant} {self.action} {self.currency}".strip()
 
 
 class Key(_Frozen):
@@ -144,7 +155,7 @@ class Document(_Frozen):
         return self.model_copy(
             update={
                 "bindings": tuple(sorted(self.bindings, key=lambda binding: (binding.tenant, binding.provider))),
-                "rules": tuple(sorted(self.rules, key=_rule_name)),
+                "rules": tuple(sorted(self.rules, key=lambda rule: rule.title)),
                 "grants": tuple(sorted(self.grants, key=lambda grant: grant.kid)),
                 "people": tuple(sorted(self.people, key=lambda person: person.name)),
             }
@@ -255,146 +266,7 @@ def _validated(read: Callable[[], Document]) -> Document:
         raise Refused("config_invalid", message, field=f"{file}:{where}") from None
 
 
-def check(document: Document) -> None:
-    """Return only if the document fits together. Raises the first of `problems`."""
-    for problem in problems(document):
-        raise problem
-
-
-def problems(document: Document) -> Iterator[Refused]:
-    """Everything that does not fit together, each as a `Refused` that says what to change."""
-    yield from _twice(document)
-    yield from _bad_keys(document)
-    yield from _bad_names(document)
-    for rule in document.rules:
-        yield from _bad_rule(document, rule)
-    for scope in (*document.tenants, EVERYTHING):
-        operators = [p for p in document.people if not p.revoked and {scope, EVERYTHING} & set(p.operator_of)]
-        if len(operators) == 1 or (not operators and scope != EVERYTHING):
-            message = f"name two operators of {scope} in people.toml: releases and ends without proof need two"
-            yield Refused("operators_too_few", message, field=scope)
-
-
-def _twice(document: Document) -> Iterator[Refused]:
-    bindings = [f"{binding.tenant} {binding.provider}" for binding in document.bindings]
-    owners = {(key.x, owner) for key, owner in document.all_keys()}
-    for rule, message, names in (
-        ("provider_twice", "bind a tenant to a provider once", bindings),
-        ("rule_twice", "write one rule per tenant, action and currency", [_rule_name(rule) for rule in document.rules]),
-        ("person_twice", "write each person once", [person.name for person in document.people]),
-        ("kid_twice", "give every key its own kid", [key.kid for key, _ in document.all_keys()]),
-        ("key_shared", "give every person and every grant a key of their own", [x for x, _ in owners]),
-    ):
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            yield Refused(rule, f"{message}; {name} is there more than once", field=name)
-
-
-def _bad_keys(document: Document) -> Iterator[Refused]:
-    for key, owner in document.all_keys():
-        try:
-            public_key(key.x)
-        except Refused as error:
-            yield Refused(error.rule, f"{key.kid} of {owner}: {error}", field=key.kid)
-
-
-def _bad_rule(document: Document, rule: Rule) -> Iterator[Refused]:
-    name = _rule_name(rule)
-    totals = (rule.waive_total_per_target_minor, rule.waive_total_per_actor_day_minor)
-    if rule.currency and rule.currency not in CURRENCIES:
-        yield Refused("currency_unknown", f"{name}: use a currency that this ledger handles", field=name)
-    if rule.currency and not rule.max_amount_minor:
-        yield Refused("maximum_missing", f"{name}: set max_amount_minor; without it nothing is allowed", field=name)
-    if rule.currency and not rule.approvers:
-        yield Refused("approvers_missing", f"{name}: ask at least one person; waive small amounts instead", field=name)
-    if not rule.currency and any((rule.max_amount_minor, rule.waive_up_to_minor, *totals)):
-        yield Refused("currency_missing", f"{name}: an amount means nothing without a currency", field=name)
-    if rule.waive_up_to_minor > rule.max_amount_minor:
-        yield Refused("waiver_above_maximum", f"{name}: waive_up_to_minor must not exceed max_amount_minor", field=name)
-    if min(totals) < rule.waive_up_to_minor or (max(totals) and not rule.waive_up_to_minor):
-        message = f"{name}: set both waiver totals to at least waive_up_to_minor, or all three to 0"
-        yield Refused("waiver_totals", message, field=name)
-    able = [p for p in document.people if _could_approve(p, rule)]
-    if len(able) < max(1, rule.approvers):
-        wish = f"up to {shown(rule.max_amount_minor, rule.currency)} " if rule.currency else ""
-        message = f"{name}: {max(1, rule.approvers)} must hold role {rule.role} {wish}in people.toml; {len(able)} do"
-        yield Refused("people_too_few", message, field=name)
-
-
-def _could_approve(person: Person, rule: Rule) -> bool:
-    wanted = (rule.tenant, rule.role, rule.currency)
-    fitting = [role for role in person.roles if (role.tenant, role.role, role.currency) == wanted]
-    highest = max((role.limit_minor or 0 for role in fitting), default=-1)
-    return not person.revoked and any(not key.revoked for key in person.keys) and highest >= rule.max_amount_minor
-
-
-def _bad_names(document: Document) -> Iterator[Refused]:
-    named = [(_rule_name(rule), rule.tenant) for rule in document.rules]
-    named += [(grant.kid, grant.tenant) for grant in document.grants]
-    named += [(p.name, name) for p in document.people for name in (*p.operator_of, *(role.tenant for role in p.roles))]
-    for holder, tenant in named:
-        if tenant not in (*document.tenants, EVERYTHING):
-            yield Refused("tenant_unknown", f"{holder}: {tenant} is not in tenants.toml", field=holder)
-    ruled = {(rule.tenant, rule.action) for rule in document.rules}
-    for grant in document.grants:
-        for action in grant.actions:
-            if (grant.tenant, action) not in ruled:
-                yield Refused("action_not_allowed", f"{grant.kid}: no rule allows {action}", field=grant.kid)
-    limits = [(grant.kid, grant.max_amount_minor, grant.currency) for grant in document.grants]
-    limits += [(person.name, role.limit_minor, role.currency) for person in document.people for role in person.roles]
-    for holder, limit, currency in limits:
-        if currency not in CURRENCIES if limit is not None else currency:
-            message = f"{holder}: give a limit and a currency that this ledger handles, or neither"
-            yield Refused("limit_malformed", message, field=holder)
-
-
-def check_succession(old: Document, new: Document) -> None:
-    """Return only if `new` may follow `old`: old signatures stay verifiable and no revoked key comes back.
-
-    Refused: `ledger_renamed`, `key_deleted`, `key_changed` (another x or owner), `key_unrevoked`.
-    """
-    if old.ledger.name != new.ledger.name:
-        raise Refused("ledger_renamed", "keep the name: every signature is made out to it", field="ledger.name")
-    after = {key.kid: (key, owner) for key, owner in new.all_keys()}
-    for key, owner in old.all_keys():
-        kept, owner_after = after.get(key.kid, (None, ""))
-        if kept is None:
-            raise Refused("key_deleted", f"keep {key.kid} and set revoked = true", field=key.kid)
-        if (kept.x, owner_after) != (key.x, owner):
-            raise Refused("key_changed", f"keep {key.kid} as it was and add a new key beside it", field=key.kid)
-        if key.revoked and not kept.revoked:
-            raise Refused("key_unrevoked", f"{key.kid} was revoked: add a new key instead", field=key.kid)
-
-
-def diff(old: Document, new: Document) -> list[str]:
-    """What changes from `old` to `new`, one sentence a change, in the order of the document; empty if nothing does."""
-    before, after = _flat(old), _flat(new)
-    told = [f"{name} is removed" for name in before if name not in after]
-    for name, fields in after.items():
-        if name not in before:
-            told.append(f"{name} is added: {json.dumps(fields)}")
-            continue
-        for field, value in fields.items():
-            if value != before[name][field]:
-                told.append(f"{name}: {field} changes from {json.dumps(before[name][field])} to {json.dumps(value)}")
-    return told
-
-
-def _flat(document: Document) -> dict[str, dict[str, object]]:
-    flat = {"the ledger": document.ledger.model_dump(mode="json")}
-    flat |= {f"binding {b.tenant} {b.provider}": b.model_dump(mode="json") for b in document.bindings}
-    flat |= {f"rule {_rule_name(rule)}": rule.model_dump(mode="json") for rule in document.rules}
-    flat |= {f"grant {grant.kid}": grant.model_dump(mode="json") for grant in document.grants}
-    for person in document.people:
-        flat[f"person {person.name}"] = person.model_dump(mode="json", exclude={"keys"})
-        flat |= {f"key {key.kid} of {person.name}": key.model_dump(mode="json") for key in person.keys}
-    return flat
-
-
 def rule_version(document: Document, tenant: str, action: str, currency: str | None) -> str:
     """The digest (64 hex digits) of the one rule that applies: `policy_version`. Refuses as `rule_for`."""
     rule = document.rule_for(tenant, action, currency).model_dump(mode="json", exclude_defaults=True)
     return hashlib.sha256(canonical_bytes(rule)).hexdigest()
-
-
-def _rule_name(rule: Rule) -> str:
-    return f"{rule.tenant} {rule.action} {rule.currency}".strip()

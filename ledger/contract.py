@@ -16,12 +16,13 @@ class _Frozen(BaseModel):
 
 
 class Source(_Frozen):
-    """Where a term comes from: a page and the day it was read, or the reason of an assumption."""
+    """Where a term comes from: a page and the day it was read, a program it was tried on, or an assumption's reason."""
 
     term: str
     text: str
     url: str = ""
     read_on: str = ""  # ISO date
+    measured_on: str = ""  # the program and version that was seen to behave so
     assumption: bool = False
 
 
@@ -79,6 +80,7 @@ class Contract(_Frozen):
         default=0.0, ge=0, description="an effect may still appear this long after a stored 5xx"
     )
     conditional_write: bool = False
+    versions_return: bool = False  # a version can come back, as a content hash does: unchanged is not untouched
     witness: bool = False  # an append-only record at the provider that names the writer
     effect_can_change: bool = False  # an applied effect may turn void later
     timing: Timing = Timing()

@@ -32,6 +32,11 @@ class Hint(StrEnum):
     UNREADABLE = "unreadable"  # an answer that could not be parsed
     MISMATCH = "mismatch"  # an answer about another effect than ours
     LOST = "lost"  # no answer, or the worker died holding it
+    # What kind of no a refusal was; it becomes the reason of the operation.
+    VERSION_STALE = "version_stale"  # the record is no longer at the version that the write was made for
+    BUSINESS_RULE = "business_rule"  # the receiver's own rules forbid it as things stand
+    NOT_PERMITTED = "not_permitted"  # the credential may not do this
+    MALFORMED = "malformed"  # the receiver cannot read the request: a bug of ours
 
 
 class Standing(StrEnum):

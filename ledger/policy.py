@@ -76,6 +76,7 @@ class TargetFacts:
     """
 
     unfit: str = ""
+    unfit_field: str = "target"
     version_stale: bool = False  # the record is no longer at the expected version
     captured_minor: int | None = None
     currency: str | None = None
@@ -218,7 +219,9 @@ def _above_rule(rule: Rule, operation: Operation) -> Verdict | None:
 
 def _unfit(operation: Operation, target: TargetFacts) -> Verdict | None:
     if target.unfit:
-        return _deny(BlockReason.TARGET_UNFIT, "target", f"The target cannot take this: {visible(target.unfit)}.")
+        return _deny(
+            BlockReason.TARGET_UNFIT, target.unfit_field, f"The target cannot take this: {visible(target.unfit)}."
+        )
     if target.version_stale:
         sentence = "The record is no longer at the expected version."
         return _deny(BlockReason.VERSION_STALE, "expected_version", sentence)
@@ -241,7 +244,9 @@ def _exceeds(rule: Rule, operation: Operation, target: TargetFacts, reserving: S
 
 
 def _equivalent(operation: Operation, equivalents: Sequence[str]) -> Verdict | None:
-    unnamed = [other for other in equivalents if other not in operation.distinct_from]
+    # Of two changes made for one version only one can apply: no word makes them distinct.
+    distinct = operation.distinct_from if operation.expected_version is None else ()
+    unnamed = [other for other in equivalents if other not in distinct]
     if not unnamed:
         return None
     sentence = f"The same thing is already there or under way: {visible(', '.join(unnamed))}."

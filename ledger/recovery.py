@@ -270,6 +270,8 @@ def _d8_repeat_condition(f: Facts) -> Decision | None:
     looked, last, pause = f.latest_look, f.last, f.backoff_ends()
     if not f.contract.conditional_write or looked is None or last is None or pause is None:
         return None
+    if f.contract.versions_return:
+        return None  # our write may have been applied and undone: then the same condition would let it through again
     unchanged = looked.version_moved is False and looked.began_at > (last.answered_at or last.lease_until)
     if unchanged and f.may_send is MaySend.YES and f.now >= pause and f.now < f.review_at:
         return Decision("D8", Step.REPEAT, "the record is unchanged: the same conditional write applies at most once")

@@ -20,6 +20,8 @@ class Credential:
     livemode: bool
     secret: str = field(repr=False)
     connected: bool = False  # the secret belongs to a platform that acts for `account`
+    endpoint: str = ""  # where the account is reached; empty where the adapter knows it
+    archive: str = ""  # where effects can be looked up, if that is another place
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,15 @@ class Preflight:
     """What the provider says about the target before anything is sent.
 
     `complete` False means that the provider could not be read: nothing may be concluded, try again.
-    `unfit` is empty or names the reason why the target cannot take this effect.
+    `unfit` is empty or names the reason why the target cannot take this effect, `unfit_field` the field to correct.
     """
 
     complete: bool
     target: str = ""  # canonical
     unfit: str = ""
+    unfit_field: str = "target"
+    version: str | None = None  # conditional writes: of everything that the write would touch, opaque
+    basis: Mapping[str, Any] = field(default_factory=dict)  # what the request builds on, as it stands at `version`
     amount_minor: int | None = None  # paid and captured, minor units
     taken_minor: int = 0  # non-void effects already there, ours included, minor units
     currency: str | None = None
@@ -102,8 +107,12 @@ class Provider(Protocol):
     def equivalence_key(self, target: str, arguments: dict[str, Any]) -> str:
         """Two operations with equal keys would do the same thing twice. Pure."""
 
-    def build_request(self, operation: Operation) -> Request:
-        """The one request of this operation. Pure; equal operations give equal requests."""
+    def build_request(self, operation: Operation, basis: Mapping[str, Any]) -> Request:
+        """The one request of this operation on `basis`, which preflight read at the version that the operation expects.
+
+        Pure; equal operations on equal bases give equal requests. Raises `Broken` where it would be unconditional though
+        the contract promises a condition.
+        """
 
     def marker_of(self, operation: Operation) -> str:
         """What the effect carries so that a lookup can find it. Pure."""

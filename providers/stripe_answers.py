@@ -14,7 +14,8 @@ from typing import Any
 
 from ledger.model import Hint, Operation, Outcome, SeenEffect, Standing
 from providers.port import Classified
-from providers.stripe_http import Answer, words
+from providers.stripe_http import Answer
+from providers.wire import words
 
 MARKER = "operation_id"
 STANDINGS = {

@@ -1,19 +1,11 @@
-"""The line to Stripe: one SDK client per call of the port, over a transport that asks the guard and records everything.
+"""The line to Stripe: one SDK client per call of the port, over a wire that asks the guard and records everything.
 
-Touches the network and nothing else. It judges no answer: it tells what came back and how far the request got.
-
-1. The guard runs when the connection stands and no byte of the request was written; its "no" leaves the wire empty.
-2. A guarded session sends one request, once: no retry, no redirect, no connection of an earlier call.
-3. Whatever ends an exchange becomes an `Answer`. What escapes: `Broken`, the caller's cancellation, and bugs, the last
-   only before the first byte.
+It judges no answer: it tells what came back and how far the request got. What of it is not Stripe's is in wire.py.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache, cached_property
-from ssl import SSLContext
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -21,7 +13,9 @@ import httpx
 import stripe
 
 from ledger.errors import Broken
+from providers import wire
 from providers.port import AfterWrite, Credential, SendGuard
+from providers.wire import Stopped, Wire, check_header, words
 
 if TYPE_CHECKING:
     from stripe._v1_services import V1Services
@@ -29,40 +23,12 @@ if TYPE_CHECKING:
 # Telemetry writes a file into the home directory and tells about earlier calls in a header.
 stripe.enable_telemetry = False
 
-MAX_BODY = 16 * 1024 * 1024
 MAX_PAGES = 200
-MAX_WORDS = 300
 KEPT_HEADERS = ("request-id", "original-request", "idempotent-replayed", "stripe-should-retry", "retry-after", "date")
-_WRITE_ENDED = frozenset(
-    {
-        "http11.send_request_headers.failed",
-        "http11.send_request_body.failed",
-        "http11.send_request_body.complete",
-    }
-)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came back for one request, and how far the request got. The secret was cut out of everything in it."""
-
-    sent: bool  # the first byte may have left
-    status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names, KEPT_HEADERS only
-    body: bytes = b""
-    whole: bool = False  # the body was read to its end
-    ended: str = ""  # what ended the exchange early, in one word or the name of an exception
-
-    @cached_property
-    def object(self) -> dict[str, Any] | None:
-        """The JSON object of a whole body; None for everything else."""
-        if not self.whole:
-            return None
-        try:
-            parsed = json.loads(self.body)
-        except (ValueError, RecursionError):
-            return None
-        return parsed if isinstance(parsed, dict) else None
+class Answer(wire.Answer):
+    """What Stripe answered."""
 
     @property
     def error(self) -> dict[str, str]:
@@ -82,7 +48,6 @@ class Answer:
         """The evidence worth keeping, short, printable, and without the secret."""
         error = self.error
         told: dict[str, Any] = {
-            "http_status": self.status,
             "type": words(error.get("type")),
             "code": words(error.get("code")),
             "param": words(error.get("param")),
@@ -90,11 +55,8 @@ class Answer:
             "request_id": words(self.headers.get("request-id")),
             "original_request": words(self.headers.get("original-request")),
             "replayed": self.replayed,
-            "sent": self.sent,
-            "bytes_seen": len(self.body),
-            "ended": self.ended,
         }
-        return {name: value for name, value in told.items() if value is not None and value != ""}
+        return self.told() | {name: value for name, value in told.items() if value is not None and value != ""}
 
 
 @dataclass(frozen=True)
@@ -105,13 +67,6 @@ class Listing:
     items: tuple[dict[str, Any], ...]
     last: Answer
     why: str = ""  # why it is not complete
-
-
-def words(value: object) -> str | None:
-    """Untrusted text, printable and short; None stays None."""
-    if value is None:
-        return None
-    return "".join(c if c.isprintable() else " " for c in str(value)[: MAX_WORDS * 2]).strip()[:MAX_WORDS]
 
 
 class Session:
@@ -132,7 +87,9 @@ class Session:
     ) -> None:
         check_header("secret", credential.secret)
         check_header("account", credential.account)
-        self._wire = _Wire(credential.secret, guard, after_write)
+        self._wire = _SdkWire(
+            Wire(cut=(credential.secret,), kept_headers=KEPT_HEADERS, guard=guard, after_write=after_write)
+        )
         self._deadline = asyncio.get_running_loop().time() + deadline_seconds
         self._client = stripe.StripeClient(
             credential.secret,
@@ -150,24 +107,24 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._wire.close_async()
+        await self._wire.http.close()
 
     async def ask(self, call: Callable[["V1Services"], Awaitable[object]]) -> Answer:
         """Run one SDK call; the recorded exchange is the answer, whatever the SDK makes of it."""
-        self._wire.begin()
+        self._wire.http.begin()
         try:
             async with asyncio.timeout_at(self._deadline):
                 await call(self._client.v1)
         except Broken:
             raise
-        except (stripe.StripeError, httpx.HTTPError, OSError, _Stopped) as error:
-            self._wire.end(error)
+        except (stripe.StripeError, httpx.HTTPError, OSError, Stopped) as error:
+            self._wire.http.end(error)
         except Exception as error:
             # The SDK may choke on an answer in ways of its own; before the first byte this is a bug of ours.
-            if not self._wire.sent:
+            if not self._wire.http.sent:
                 raise
-            self._wire.end(error)
-        return self._wire.answer()
+            self._wire.http.end(error)
+        return Answer(**vars(self._wire.http.answer()))
 
     async def ask_all(self, page: Callable[["V1Services", dict[str, Any]], Awaitable[object]]) -> Listing:
         """Read a list to its end; a page that errs, repeats items or leaves open whether there are more stops it."""
@@ -192,119 +149,29 @@ class Session:
         return Listing(False, tuple(items), answer, f"more than {MAX_PAGES} pages")
 
 
-class _Stopped(Exception):
-    """Nothing may be sent any more."""
-
-
-class _Wire(stripe.HTTPClient):
-    """The transport under the SDK. The current exchange is in plain fields: no exception can lose it."""
+class _SdkWire(stripe.HTTPClient):
+    """The wire as the SDK wants a transport to look."""
 
     name = "httpx"
 
-    def __init__(self, secret: str, guard: SendGuard | None, after_write: AfterWrite | None) -> None:
+    def __init__(self, http: Wire) -> None:
         super().__init__()
-        self._secret = secret
-        self._guard = guard
-        self._after_write = after_write
-        self._guarded_once = False
-        # No redirects and no HTTP/2: the trace below knows the events of one HTTP/1.1 request. The session's total
-        # deadline is the only timeout.
-        self._http = httpx.AsyncClient(timeout=None, verify=_tls(), http2=False, follow_redirects=False)  # noqa: S113
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the exchange before."""
-        self.sent = False
-        self._written = False
-        self._status: int | None = None
-        self._headers: dict[str, str] = {}
-        self._body = bytearray()
-        self._whole = False
-        self._ended = ""
-
-    def end(self, error: BaseException) -> None:
-        """Note what ended the exchange. After a whole answer it is only the SDK's opinion of it."""
-        if not self._whole:
-            name = "deadline" if isinstance(error, TimeoutError) else type(error.__cause__ or error).__name__
-            self._ended = self._ended or name
-
-    def answer(self) -> Answer:
-        """The exchange as recorded so far."""
-        secret = self._secret.encode()
-        headers = {name: value.replace(self._secret, "[secret]") for name, value in self._headers.items()}
-        body = bytes(self._body).replace(secret, b"[secret]")
-        return Answer(self.sent, self._status, headers, body, self._whole, self._ended)
+        self.http = http
 
     async def request_async(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None
     ) -> tuple[bytes, int, Mapping[str, str]]:
-        if self._guard is not None:
-            if self._guarded_once:
-                raise Broken("a guarded session sends one request, once: the SDK tried a second one")
-            self._guarded_once = True
-        request = self._http.build_request(
-            method, url, headers=dict(headers), content=post_data, extensions={"trace": self._trace}
-        )
-        response = await self._http.send(request, stream=True)
-        try:
-            self.sent = True
-            self._status = response.status_code
-            self._headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-            async for piece in response.aiter_bytes():
-                self._body += piece
-                if len(self._body) > MAX_BODY:
-                    self._ended = "body_too_long"
-                    raise _Stopped(self._ended)
-            self._whole = True
-        finally:
-            await response.aclose()
+        body, status, told = await self.http.request(method, url, headers, post_data)
         # The SDK warns about this header before it parses the body: under warnings-as-errors an answer would be lost.
-        response.headers.pop("stripe-notice", None)
-        return bytes(self._body), response.status_code, response.headers
+        told.pop("stripe-notice", None)
+        return body, status, told
 
     async def sleep_async(self, secs: float) -> None:
         """The SDK sleeps before a retry only, and nothing here is ever retried: the answer it has is the answer."""
-        raise _Stopped("retry")
+        raise Stopped("retry")
 
     async def close_async(self) -> None:
-        await self._http.aclose()
-
-    async def _trace(self, event: str, info: Mapping[str, Any]) -> None:
-        if event == "http11.send_request_headers.started":
-            if info["request"].method == b"CONNECT":
-                return  # our own proxy is asked for a tunnel; the request itself comes later
-            if self._guard is not None:
-                await self._ask_guard(self._guard)
-            # From here to the first byte nothing yields to the event loop.
-            self.sent = True
-        elif event in _WRITE_ENDED and self.sent and not self._written:
-            self._written = True
-            if self._after_write is not None:
-                self._after_write()
-
-    async def _ask_guard(self, guard: SendGuard) -> None:
-        try:
-            allowed = await guard()
-        except Broken:
-            raise
-        except Exception as error:
-            self._ended = f"guard raised {type(error).__name__}"
-            raise _Stopped(self._ended) from error
-        if not allowed:
-            self._ended = "guard"
-            raise _Stopped(self._ended)
-
-
-@cache
-def _tls() -> SSLContext:
-    """Loading the certificates costs tens of milliseconds, and a client is made for every call."""
-    return httpx.create_ssl_context()
-
-
-def check_header(name: str, value: str) -> None:
-    """Raise `Broken` unless the value can stand in a header: the SDK replaces an empty key by one of its own making."""
-    if not value or not value.isascii() or not value.isprintable() or " " in value:
-        raise Broken(f"the {name} is empty or has characters that no header can carry")
+        await self.http.close()
 
 
 def _page(answer: Answer) -> tuple[list[dict[str, Any]] | None, bool]:

@@ -12,7 +12,8 @@ from typing import Any, cast
 from ledger.model import Standing
 from providers.port import Preflight
 from providers.stripe_answers import Wanted, marker_on, read_sighting, target_of, target_parameter
-from providers.stripe_http import Answer, Listing, Session, words
+from providers.stripe_http import Answer, Listing, Session
+from providers.wire import words
 
 _WORDS = {
     "payment_missing": "Stripe knows no such payment in this account and mode",

@@ -30,8 +30,9 @@ from providers.stripe_answers import (
     target_parameter,
     wanted_by,
 )
-from providers.stripe_http import Session, check_header
+from providers.stripe_http import Session
 from providers.stripe_preflight import listing_detail, read_preflight, refunds_of
+from providers.wire import check_header
 
 ACTION = "refund"
 API_VERSION = "2026-10-28.endive"  # the version that stripe-python 16.1.0 is generated for
@@ -134,8 +135,8 @@ def equivalence_key(target: str, arguments: Mapping[str, Any]) -> str:
     return f"{ACTION}:{target}:{arguments['amount_minor']}:{arguments['currency']}"
 
 
-def build_request(operation: Operation) -> Request:
-    """The one request of this operation; equal operations give equal requests."""
+def build_request(operation: Operation, basis: Mapping[str, Any]) -> Request:
+    """The one request of this operation; it rests on nothing that was read."""
     arguments = operation.arguments
     check_header("idempotency key", operation.idempotency_key)
     if arguments["amount_minor"] != operation.amount_minor or arguments["currency"] != operation.currency:

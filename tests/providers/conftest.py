@@ -139,7 +139,7 @@ class StripeRig:
         async def guard() -> bool:
             return allowed
 
-        request = self.provider.build_request(operation)
+        request = self.provider.build_request(operation, {})
         kept = contract or self.provider.contract
         return await self.provider.send(self.credential, operation, request, kept, guard, lambda: None)
 

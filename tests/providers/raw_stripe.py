@@ -34,7 +34,7 @@ async def send(
         return True
 
     adapter = StripeRefunds(base_url)
-    request = adapter.build_request(operation)
+    request = adapter.build_request(operation, {})
     return await adapter.send(credential, operation, request, within(seconds), guard or yes, after_write)
 
 

@@ -24,8 +24,8 @@ async def test_the_pure_part_of_the_port(rig: StripeRig) -> None:
     provider, operation = rig.provider, rig.operation()
     provider.check_arguments(operation.arguments)
     provider.check_target(operation.target)
-    request = provider.build_request(operation)
-    assert request == provider.build_request(operation)
+    request = provider.build_request(operation, {})
+    assert request == provider.build_request(operation, {})
     assert request.idempotency_key == operation.idempotency_key and request.account == operation.account
     assert provider.marker_of(operation) == str(operation.operation_id)
     assert provider.equivalence_key(operation.target, operation.arguments)

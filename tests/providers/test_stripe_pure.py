@@ -86,7 +86,7 @@ def test_the_request_holds_what_was_approved_and_nothing_that_changes(operation_
     """Two builds are equal byte for byte: put a time or an attempt number into the parameters to see it red."""
     operation_id = UUID("8f14e45f-ceea-467f-a0e6-1d1f8b5f1c11")
     operation = operation_of(operation_id=operation_id, arguments=FINE | {"reason": "duplicate"}, fence=1)
-    request = build_request(operation)
+    request = build_request(operation, {})
     assert request.parameters == {
         "amount": 1000,
         "payment_intent": "pi_1",
@@ -95,11 +95,11 @@ def test_the_request_holds_what_was_approved_and_nothing_that_changes(operation_
     }
     assert (request.idempotency_key, request.api_version) == (operation.idempotency_key, API_VERSION)
     later = operation_of(operation_id=operation_id, arguments=FINE | {"reason": "duplicate"}, fence=7)
-    assert json.dumps(build_request(later).parameters) == json.dumps(request.parameters)
+    assert json.dumps(build_request(later, {}).parameters) == json.dumps(request.parameters)
 
 
 def test_a_charge_is_refunded_as_charge(operation_of: OperationOf) -> None:
-    parameters = build_request(operation_of(target="ch_1")).parameters
+    parameters = build_request(operation_of(target="ch_1"), {}).parameters
     assert parameters["charge"] == "ch_1" and "payment_intent" not in parameters
 
 
@@ -107,12 +107,12 @@ def test_a_charge_is_refunded_as_charge(operation_of: OperationOf) -> None:
 def test_a_key_that_no_header_can_carry_is_broken(key: str, operation_of: OperationOf) -> None:
     """The SDK silently replaces an empty key by a random one: remove `check_header` and a repeat would pay twice."""
     with pytest.raises(Broken):
-        build_request(operation_of(idempotency_key=key))
+        build_request(operation_of(idempotency_key=key), {})
 
 
 def test_an_amount_that_is_not_the_arguments_is_broken(operation_of: OperationOf) -> None:
     with pytest.raises(Broken):
-        build_request(operation_of(amount_minor=999))
+        build_request(operation_of(amount_minor=999), {})
 
 
 def test_every_term_of_the_contract_has_a_source() -> None:

@@ -40,7 +40,7 @@ async def test_a_notice_is_no_reason_to_lose_an_answer(operation_of: OperationOf
 
 
 async def test_the_secret_never_leaves_in_an_answer(operation_of: OperationOf, serve: Serve) -> None:
-    """Take the replacement out of `_Wire.answer` and an echo of the key ends in the ledger."""
+    """Take the replacement out of `Wire.answer` and an echo of the key ends in the ledger."""
     echo = {"error": {"type": "invalid_request_error", "message": f"Invalid API Key provided: {SECRET}"}}
     async with serve(answering(http(401, echo, f"Request-Id: {SECRET}"))) as raw:
         seen = await send(raw.base_url, operation_of())
@@ -72,7 +72,7 @@ async def test_the_frozen_version_and_parameters_are_what_is_sent(operation_of: 
     """A repeat after an upgrade sends the version of then, and equal bytes whatever order a database gave back."""
     operation = operation_of()
     adapter = StripeRefunds()
-    request = adapter.build_request(operation)
+    request = adapter.build_request(operation, {})
 
     async def yes() -> bool:
         return True
@@ -98,7 +98,7 @@ async def test_a_frozen_request_of_something_else_is_never_sent(
 ) -> None:
     """Remove `_check_frozen` and a changed row moves other money than a person approved."""
     operation = operation_of()
-    request = StripeRefunds().build_request(operation)
+    request = StripeRefunds().build_request(operation, {})
     other = type(request)(
         request.operation, request.parameters | change, request.idempotency_key, request.account, request.api_version
     )

@@ -1,6 +1,6 @@
 """A provider that answers from values, for tests whose subject is the ledger: it sends nothing and counts what it would."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -50,7 +50,7 @@ class Bank:
         """The same money from the same target is the same thing."""
         return f"{operation_target}/{arguments['amount_minor']}/{arguments['currency']}"
 
-    def build_request(self, operation: Operation) -> Request:
+    def build_request(self, operation: Operation, basis: Mapping[str, Any]) -> Request:
         """One refund."""
         return Request("refund", {"target": operation.target}, operation.idempotency_key, operation.account, "1")
 

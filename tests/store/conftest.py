@@ -24,8 +24,9 @@ from activities.ports import Ports, Secrets
 from activities.propose import Propose
 from devstack.postgres import Postgres
 from ledger import fingerprint
-from ledger.config import Binding, Document, Grant, Key, Person, Role, Rule, check, rule_version
+from ledger.config import Binding, Document, Grant, Key, Person, Role, Rule, rule_version
 from ledger.config import Ledger as LedgerName
+from ledger.config_check import check
 from ledger.model import Attempt, Operation, Standing
 from ledger.statement import Claims, StatementType, key_id, new_private_key, public_x, sheet_digest, sign
 from ledger.states import TRANSITIONS, State

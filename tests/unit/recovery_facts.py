@@ -31,6 +31,7 @@ KEY_ONLY = Contract(name="key only", key=_KEY, processing=120)
 LOOKUP_ONLY = Contract(name="lookup only", lookup=_LOOKUP, processing=120)
 WITNESSED = Contract(name="conditional, witness", lookup=_LOOKUP, processing=120, conditional_write=True, witness=True)
 UNWITNESSED = Contract(name="conditional, no witness", lookup=_LOOKUP, processing=120, conditional_write=True)
+HASHED = UNWITNESSED.model_copy(update={"name": "conditional, versions return", "versions_return": True})
 NEITHER = Contract(name="neither", processing=120)
 # Less common shapes, for what rows say to each other.
 ROLLING = KEY_AND_LOOKUP.model_copy(update={"name": "roll-forward", "roll_forward": 600.0})
@@ -47,6 +48,7 @@ SHAPES: tuple[Contract, ...] = (
     LOOKUP_ONLY,
     WITNESSED,
     UNWITNESSED,
+    HASHED,
     NEITHER,
     ROLLING,
     PAGED,

@@ -8,7 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ledger import config
-from ledger.config import Document, check, check_succession, diff, from_canonical, parse, problems, rule_version
+from ledger.config import Document, from_canonical, parse, rule_version
+from ledger.config_check import check, check_succession, diff, problems
 from ledger.errors import Refused
 from ledger.statement import PublicKeyEntry, key_id, public_x
 

@@ -16,6 +16,7 @@ from tests.unit.recovery_facts import (
     ANSWERED,
     BLIND_CONDITION,
     CLOSES,
+    HASHED,
     KEY_AND_LOOKUP,
     KEY_AND_PAGED,
     KEY_ONLY,
@@ -290,6 +291,7 @@ D7 = (
 UNCHANGED = (look(50, moved=False),)
 
 D8 = (
+    Case("a version that can come back proves nothing", "D9", Step.LOOK, HASHED, 60, LOST, UNCHANGED),
     Case("an unchanged record takes the same write at most once", "D8", Step.REPEAT, UNWITNESSED, 60, LOST, UNCHANGED),
     Case("the look must be later than the last answer", "D9", Step.LOOK, UNWITNESSED, 60, LOST,
          (look(ANSWERED, moved=False),)),

@@ -14,7 +14,11 @@ SCRIPTS = ("worker.py", "starter.py")
 LONGEST_FUNCTION, LONGEST_FILE = 70, 400
 # Each of these has no one meaning (design, section 2). A provider's own words are exempt.
 BANNED = {"failed", "success", "status", "result", "process", "handle", "data", "util", "common", "manager"}
-PROVIDERS_WORDS = ("devstack/stripe_standin/", "providers/stripe_")
+PROVIDERS_WORDS = (
+    "devstack/stripe_standin/",
+    "devstack/tryton/",
+    *(f"providers/{name}" for name in ("wire", "stripe_", "tryton_", "carddav_", "mail")),
+)
 LIBRARIES_WORDS = {"data_converter"}  # temporalio's name for an argument
 # Run by name, imported by nobody.
 STARTED = {"worker", "starter"}
