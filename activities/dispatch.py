@@ -9,6 +9,8 @@ from uuid import UUID
 
 from temporalio import activity
 
+from activities import dependencies
+from activities.dependencies import Met
 from activities.errors import heartbeating, translated
 from activities.judgement import UNREADABLE_PAUSE, Reading, first_send_refusal, read_target
 from activities.messages import OperationRef, Progress
@@ -27,6 +29,7 @@ from ledger.trail import EventKind
 from providers.port import Classified, Credential, Request
 
 HELD_PAUSE = 300.0
+DEPENDENCY_FIRST, DEPENDENCY_LAST = 2.0, 600.0  # seconds between two questions whether a dependency has ended
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,8 @@ class Dispatch:
             return await tell(conn, await operations.move(conn, operation, after, edge, at, refusal.body()))
         if held:
             return await self._wait(conn, operation, HELD_PAUSE, "held", at)
+        if await dependencies.met(conn, operation) is not Met.YES:
+            return await self._wait(conn, operation, _dependency_pause(operation, at), "a dependency", at)
         if not reading.preflight.complete or reading.credential is None:
             return await self._wait(conn, operation, UNREADABLE_PAUSE, reading.problem, at)
         if await clock.ahead_seconds(conn) > CLOCK_TRUSTED:
@@ -294,6 +299,12 @@ def _found_before_send(claim: Claim) -> Classified:
         detail = {"found_before_send": True}
         return Classified(Outcome.APPLIED, receipt=ours[0].receipt, standing=ours[0].standing, detail=detail)
     return Classified(Outcome.UNKNOWN, Hint.MISMATCH, detail={"found_before_send": len(claim.found)})
+
+
+def _dependency_pause(operation: Operation, at: datetime) -> float:
+    """A tenth of the time since the proposal: prompt where the other one is quick, cheap where people take days."""
+    waited = (at - operation.proposed_at).total_seconds()
+    return min(max(waited / 10, DEPENDENCY_FIRST), DEPENDENCY_LAST)
 
 
 def _pause_after_no_effect(contract: Contract, every: list[Attempt], at: datetime) -> float:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from activities import dependencies
+from activities.dependencies import Met
 from activities.ports import Ports
 from ledger import policy
 from ledger.config import Document
@@ -139,6 +141,8 @@ async def _standing_refusal(conn: Connection, document: Document, operation: Ope
         return Refusal(BlockReason.AUTHORITY_REVOKED, problem)
     if policy.policy_changed(document, operation):
         return Refusal(BlockReason.POLICY_CHANGED, "policy_version")
+    if await dependencies.met(conn, operation) is Met.NEVER:
+        return Refusal(BlockReason.DEPENDENCY_ENDED, "depends_on")
     try:
         binding = document.binding(operation.tenant, operation.provider)
     except Refused as refused:
@@ -183,7 +187,8 @@ async def _verdict(
     )
     reserving = [policy.Reserving(str(o.operation_id), o.receipt, o.amount_minor or 0) for o in others]
     waived = await totals.waived(conn, operation, at)
-    return policy.judge(rule, operation, target, waived, equivalents, reserving)
+    before = await dependencies.approved_before(conn, operation)
+    return policy.judge(rule, operation, target, waived, equivalents, reserving, before)
 
 
 def _equivalent(other: Operation, operation: Operation) -> bool:

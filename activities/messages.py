@@ -20,6 +20,10 @@ class Proposal(BaseModel):
     `arguments` are the action's own, for a refund {"amount_minor": 1500, "currency": "eur", "reason": "duplicate"}.
     `evidence` names what the proposal rests on, as [{"kind": "ticket", "reference": "T-77", "digest": "sha256:…"}].
     `distinct_from` names operations that look the same and are not; a person is then always asked.
+    `depends_on` names, by their business keys, operations of the same tenant that must have ended well before this one is
+    sent: [{"business_key": "order-7/invoice", "state": "succeeded", "into": "fields.invoice"}]. With `into` the receipt
+    of that operation becomes this argument before anything is recorded, so nothing is approved with a hole in it.
+    `supersedes` is the business key of the ended operation that this one is a revision of.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -34,17 +38,27 @@ class Proposal(BaseModel):
     evidence: list[dict[str, str]] = []
     distinct_from: list[str] = []
     expected_version: str | None = None
+    depends_on: list[dict[str, str]] = []
+    supersedes: str | None = None
     token: str = ""
 
 
+ASKED = {
+    "action",
+    "target",
+    "arguments",
+    "evidence",
+    "distinct_from",
+    "expected_version",
+    "depends_on",
+    "supersedes",
+}
 REQUEST_PREFIX = b"effect-ledger/request/v1\n"
 
 
 def request_digest(proposal: Proposal) -> str:
     """SHA-256 (hex) of what is asked for: equal to the ledger's own for every proposal that it accepts (a test compares)."""
-    asked = proposal.model_dump(
-        include={"action", "target", "arguments", "evidence", "distinct_from", "expected_version"}
-    )
+    asked = proposal.model_dump(include=ASKED)
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(REQUEST_PREFIX + text.encode(errors="surrogatepass")).hexdigest()
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from temporalio import activity
 
+from activities import dependencies
 from activities.errors import heartbeating, translated
 from activities.judgement import READ_SECONDS, judge, read_target
 from activities.messages import Next, OperationRef, Progress, Proposal
@@ -23,6 +24,9 @@ from ledger.store.database import Connection, now
 from providers.port import Preflight
 
 LONGEST_TOKEN_SECONDS = 3600
+# What depends on another operation is signed with it, and recorded when that one is done. The token is for this content
+# under this key alone, and its key can be revoked meanwhile.
+LONGEST_WAITING_TOKEN_SECONDS = 30 * 24 * 3600
 ANSWER_READ_SECONDS = 3.0  # the caller waits for this one; a slower provider is read again by `judge`
 
 
@@ -74,11 +78,12 @@ class Propose:
             proposal.evidence,
             proposal.distinct_from,
             proposal.expected_version,
+            proposal.depends_on,
+            proposal.supersedes,
         )
         async with self._ports.ledger.transaction() as conn:
-            operation_id = fingerprint.operation_id(
-                await operations.namespace(conn), proposal.tenant, proposal.business_key
-            )
+            namespace = await operations.namespace(conn)
+            operation_id = fingerprint.operation_id(namespace, proposal.tenant, proposal.business_key)
             known = await operations.find(conn, operation_id)
             if known is not None and known.request_digest == digest:
                 return known  # a poll, a restart or a repair: it gives nobody new power, and needs no key
@@ -86,9 +91,22 @@ class Propose:
             signed = await self._principal(conn, document, proposal, digest)
             if known is not None:
                 raise _other_content(known, digest)
+            resolved = await dependencies.resolve(conn, namespace, proposal)
+            proposal = proposal.model_copy(update={"arguments": resolved.arguments})
             self._check(document, proposal, signed.kid)
         target, at_version = await self._read_first(document, proposal)
-        return await self._record(proposal, operation_id, digest, signed.kid, version, document, target, at_version)
+        return await self._record(
+            proposal,
+            document,
+            operation_id=operation_id,
+            target=target,
+            expected_version=at_version,
+            depends_on=resolved.depends_on,
+            supersedes=resolved.supersedes,
+            config_version=version,
+            request_digest=digest,
+            kid=signed.kid,
+        )
 
     async def _principal(
         self, conn: Connection, document: Document, proposal: Proposal, digest: bytes
@@ -101,9 +119,10 @@ class Propose:
         said = (proposal.tenant, proposal.business_key, proposal.actor, proposal.requested_by, digest.hex())
         if said != (claims.tenant, claims.sub, claims.actor, claims.requested_by, claims.request_digest):
             raise Refused("signature_wrong", "the token signs another proposal than this one", field="token")
-        why = await statements.token_refusal(conn, claims.iat, claims.exp, LONGEST_TOKEN_SECONDS)
+        longest = LONGEST_WAITING_TOKEN_SECONDS if proposal.depends_on else LONGEST_TOKEN_SECONDS
+        why = await statements.token_refusal(conn, claims.iat, claims.exp, longest)
         if why:
-            raise Refused(f"token_{why}", "sign the proposal again, for at most an hour", field="token")
+            raise Refused(f"token_{why}", f"sign the proposal again, for at most {longest} s", field="token")
         return signed
 
     def _check(self, document: Document, proposal: Proposal, kid: str) -> None:
@@ -170,48 +189,33 @@ class Propose:
             )
         return found.target, found.version
 
-    async def _record(
-        self,
-        proposal: Proposal,
-        operation_id: UUID,
-        digest: bytes,
-        kid: str,
-        version: int,
-        document: Document,
-        target: str,
-        at_version: str | None,
-    ) -> Operation:
+    async def _record(self, proposal: Proposal, document: Document, *, kid: str, **identity: Any) -> Operation:
+        """Record the operation, or find the one that somebody else just recorded for the same intent."""
         provider = self._ports.registry.for_action(proposal.action)
         binding = document.binding(proposal.tenant, provider.provider)
-        rule = document.rule_for(proposal.tenant, proposal.action, proposal.arguments.get("currency"))
+        currency = proposal.arguments.get("currency")
+        rule = document.rule_for(proposal.tenant, proposal.action, currency)
+        identity |= {
+            "tenant": proposal.tenant,
+            "business_key": proposal.business_key,
+            "actor": proposal.actor,
+            "requested_by": proposal.requested_by,
+            "action": proposal.action,
+            "provider": provider.provider,
+            "account": binding.account,
+            "livemode": binding.livemode,
+            "arguments": proposal.arguments,
+            "amount_minor": proposal.arguments.get("amount_minor"),
+            "currency": currency,
+            "evidence": proposal.evidence,
+            "distinct_from": proposal.distinct_from,
+            "equivalence_key": provider.equivalence_key(identity["target"], proposal.arguments),
+            "policy_version": rule_version(document, proposal.tenant, proposal.action, currency),
+            "idempotency_key": fingerprint.idempotency_key(identity["operation_id"]),
+        }
         async with self._ports.ledger.transaction() as conn:
             at = await now(conn)
             expires = (at + timedelta(seconds=rule.approval_lifetime_seconds)).replace(microsecond=0)
-            identity: dict[str, Any] = {
-                "operation_id": operation_id,
-                "tenant": proposal.tenant,
-                "business_key": proposal.business_key,
-                "actor": proposal.actor,
-                "requested_by": proposal.requested_by,
-                "action": proposal.action,
-                "provider": provider.provider,
-                "account": binding.account,
-                "livemode": binding.livemode,
-                "target": target,
-                "arguments": proposal.arguments,
-                "amount_minor": proposal.arguments.get("amount_minor"),
-                "currency": proposal.arguments.get("currency"),
-                "expected_version": at_version,
-                "evidence": proposal.evidence,
-                "distinct_from": proposal.distinct_from,
-                "equivalence_key": provider.equivalence_key(target, proposal.arguments),
-                "policy_version": rule_version(
-                    document, proposal.tenant, proposal.action, proposal.arguments.get("currency")
-                ),
-                "config_version": version,
-                "request_digest": digest,
-                "idempotency_key": fingerprint.idempotency_key(operation_id),
-            }
             canonical = fingerprint.canonical_bytes(
                 fingerprint.identity(**identity, approval_expires_at=int(expires.timestamp()))
             )
@@ -230,16 +234,17 @@ class Propose:
             recorded = await operations.insert(conn, operation, {"kid": kid, "token_of": proposal.actor})
             if recorded is not None:
                 return recorded
-            known = await operations.find(conn, operation_id)
-            if known is None or known.request_digest != digest:
-                raise _other_content(known, digest)
+            known = await operations.find(conn, operation.operation_id)
+            if known is None:
+                raise Refused(
+                    "already_superseded", "somebody revised it just now: supersede that one", field="supersedes"
+                )
+            if known.request_digest != operation.request_digest:
+                raise _other_content(known, operation.request_digest)
             return known
 
 
-def _other_content(known: Operation | None, digest: bytes) -> Refused:
-    kept = "another content" if known is None else known.request_digest.hex()[:16]
-    return Refused(
-        "key_used",
-        f"this business key stands for {kept}, and was now sent with {digest.hex()[:16]}: one key is one intent",
-        field="business_key",
-    )
+def _other_content(known: Operation, digest: bytes) -> Refused:
+    kept, now_sent = known.request_digest.hex()[:16], digest.hex()[:16]
+    words = f"this business key stands for {kept}, and was now sent with {now_sent}: one key is one intent"
+    return Refused("key_used", words, field="business_key")

@@ -109,6 +109,8 @@ def signed(proposal: Proposal, who: Signer) -> Proposal:
         proposal.evidence,
         proposal.distinct_from,
         proposal.expected_version,
+        proposal.depends_on,
+        proposal.supersedes,
     )
     return sign(proposal, who.key, kid=who.kid, iss=who.owner, aud=who.audience, at=int(who.now.timestamp()))
 

@@ -30,13 +30,13 @@ MAX_INTEGER = 2**53 - 1  # beyond it two JSON readers may see two numbers
 
 _FIELDS = """
 operation_id tenant business_key actor requested_by action provider account livemode target arguments amount_minor
-currency expected_version evidence distinct_from equivalence_key policy_version config_version request_digest
-idempotency_key approval_expires_at
+currency expected_version evidence distinct_from depends_on supersedes equivalence_key policy_version config_version
+request_digest idempotency_key approval_expires_at
 """
 IDENTITY_FIELDS: frozenset[str] = frozenset(_FIELDS.split())
 
 # What the sheet sets apart because nobody has checked it.
-CLAIMED_BY_AGENT = ("requested_by", "arguments", "evidence", "distinct_from", "expected_version")
+CLAIMED_BY_AGENT = ("requested_by", "arguments", "evidence", "distinct_from")
 
 _TENANT = re.compile(r"[a-z0-9-]{1,40}")
 _BUSINESS_KEY = re.compile(r"[A-Za-z0-9._/-]{1,120}")
@@ -132,6 +132,8 @@ def request_digest(
     evidence: list[dict[str, str]],
     distinct_from: list[str],
     expected_version: str | None,
+    depends_on: list[dict[str, str]],
+    supersedes: str | None,
 ) -> bytes:
     """SHA-256 of what the caller asks for and nothing we add: the same key with another digest is another intent.
 
@@ -144,6 +146,8 @@ def request_digest(
         "evidence": evidence,
         "distinct_from": distinct_from,
         "expected_version": expected_version,
+        "depends_on": depends_on,
+        "supersedes": supersedes,
     }
     return hashlib.sha256(REQUEST_PREFIX + canonical_bytes(content)).digest()
 
@@ -166,6 +170,8 @@ def identity(
     expected_version: str | None,
     evidence: list[dict[str, str]],
     distinct_from: list[str],
+    depends_on: list[dict[str, str]],
+    supersedes: str | None,
     equivalence_key: str,
     policy_version: str,
     config_version: int,
@@ -195,6 +201,8 @@ def identity(
         "expected_version": expected_version,
         "evidence": evidence,
         "distinct_from": distinct_from,
+        "depends_on": depends_on,
+        "supersedes": supersedes,
         "equivalence_key": equivalence_key,
         "policy_version": policy_version,
         "config_version": config_version,

@@ -75,6 +75,9 @@ class Operation:
     expected_version: str | None
     evidence: list[dict[str, str]]
     distinct_from: list[str]
+    # each with operation_id, business_key, the state it must end in, and with `into` an argument, the receipt it became
+    depends_on: list[dict[str, str]]
+    supersedes: str | None  # the id of the ended operation that this one revises
     equivalence_key: str
     policy_version: str
     config_version: int

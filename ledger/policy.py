@@ -7,7 +7,7 @@
 5. Every function takes the configuration it judges by: the version in force, not the one of the proposal.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -161,12 +161,14 @@ def judge(
     totals: Totals,
     equivalents: Sequence[str] = (),
     reserving: Sequence[Reserving] = (),
+    approved_before: Collection[str] = (),
 ) -> Verdict:
     """What may become of the operation by this rule, on these facts. Total: never raises, the first objection wins.
 
     `equivalents` names every other reserving operation (by id) and foreign effect (by receipt) that would be the same
     thing done twice; `reserving` holds our other reserving operations on the target. Both exclude the operation itself
-    and are read under the target lock, as `totals` are.
+    and are read under the target lock, as `totals` are. `approved_before` are the actions of what it depends on, as far
+    as people approved it and it exists.
     """
     denied = _above_rule(rule, operation) or _unfit(operation, target)
     denied = denied or _exceeds(rule, operation, target, reserving) or _equivalent(operation, equivalents)
@@ -179,6 +181,8 @@ def judge(
         return Verdict(VerdictKind.ASK, f"Said to be distinct from {named}: {asked}.", people_needed=people)
     if rule.approvers == 0:
         return Verdict(VerdictKind.WAIVE, "The rule asks nobody for this action.")
+    if rule.waive_after and rule.waive_after in approved_before:
+        return Verdict(VerdictKind.WAIVE, f"It follows an approved {rule.waive_after} that exists.")
     over = _over_waiver(rule, operation, totals)
     if over:
         return Verdict(VerdictKind.ASK, f"{over}: {asked}.", people_needed=people)

@@ -18,7 +18,8 @@ from ledger.store.database import Connection, one
 
 COLUMNS: Final[LiteralString] = (
     " operation_id, tenant, business_key, actor, requested_by, action, provider, account, livemode, target, arguments,"
-    " amount_minor, currency, expected_version, evidence, distinct_from, equivalence_key, policy_version, config_version,"
+    " amount_minor, currency, expected_version, evidence, distinct_from, depends_on,"
+    " supersedes::text, equivalence_key, policy_version, config_version,"
     " canonical, request_digest, fingerprint, approval_expires_at, idempotency_key, kid, token, state, reason, people_needed,"
     " fence, lease_until, frozen_request, frozen_contract, proposed_at, first_claimed_at, ended_at, next_step,"
     " next_step_at, review_at, look_again_at, receipt, standing, event_count, head_hash "
@@ -81,12 +82,13 @@ async def insert(conn: Connection, operation: Operation, body: dict[str, Any]) -
         await conn.execute(
             "insert into operations (operation_id, tenant, business_key, actor, requested_by, action, provider, account,"
             " livemode, target, arguments, amount_minor, currency, expected_version, evidence, distinct_from,"
-            " equivalence_key, policy_version, config_version, canonical, request_digest, fingerprint,"
+            " depends_on, supersedes, equivalence_key, policy_version, config_version, canonical, request_digest, fingerprint,"
             " approval_expires_at, idempotency_key, kid, token, state, proposed_at,"
             " next_step, next_step_at)"
             " values (%(operation_id)s, %(tenant)s, %(business_key)s, %(actor)s, %(requested_by)s, %(action)s,"
             " %(provider)s, %(account)s, %(livemode)s, %(target)s, %(arguments)s, %(amount_minor)s, %(currency)s,"
-            " %(expected_version)s, %(evidence)s, %(distinct_from)s, %(equivalence_key)s, %(policy_version)s,"
+            " %(expected_version)s, %(evidence)s, %(distinct_from)s, %(depends_on)s,"
+            " %(supersedes)s, %(equivalence_key)s, %(policy_version)s,"
             " %(config_version)s, %(canonical)s, %(request_digest)s, %(fingerprint)s, %(approval_expires_at)s,"
             " %(idempotency_key)s, %(kid)s, %(token)s, 'proposed', %(proposed_at)s,"
             " %(next_step)s, %(next_step_at)s)"
@@ -177,6 +179,7 @@ def _parameters(operation: Operation) -> dict[str, Any]:
         "arguments": Jsonb(operation.arguments),
         "evidence": Jsonb(operation.evidence),
         "distinct_from": Jsonb(operation.distinct_from),
+        "depends_on": Jsonb(operation.depends_on),
         "frozen_request": None if operation.frozen_request is None else Json(operation.frozen_request),
         "frozen_contract": None if operation.frozen_contract is None else Json(operation.frozen_contract),
     }

@@ -30,7 +30,7 @@ async def waived(conn: Connection, operation: Operation, now: datetime) -> Total
         "   or (provider, account, livemode, target) = (%(provider)s, %(account)s, %(livemode)s, %(target)s))"
         " and state in ('approved', 'in_flight', 'unknown', 'needs_review', 'undetermined', 'succeeded')"
         " and standing is distinct from 'void'",
-        {**vars(operation), "now": now, "arguments": None, "evidence": None, "distinct_from": None,
+        {**vars(operation), "now": now, "arguments": None, "evidence": None, "distinct_from": None, "depends_on": None,
          "frozen_request": None, "frozen_contract": None},
     )  # fmt: skip
     return Totals(target_waived_minor=int(row["target_minor"]), actor_day_waived_minor=int(row["actor_day_minor"]))

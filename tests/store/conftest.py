@@ -304,10 +304,12 @@ class Book:
             "expected_version": None,
             "evidence": [],
             "distinct_from": [],
+            "depends_on": [],
+            "supersedes": None,
             "equivalence_key": self.bank.equivalence_key(target, arguments),
             "policy_version": rule_version(config, tenant, "refund", "eur"),
             "config_version": version,
-            "request_digest": fingerprint.request_digest("refund", target, arguments, [], [], None),
+            "request_digest": fingerprint.request_digest("refund", target, arguments, [], [], None, [], None),
             "idempotency_key": fingerprint.idempotency_key(operation_id),
         }
         canonical = fingerprint.canonical_bytes(

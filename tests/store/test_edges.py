@@ -150,7 +150,7 @@ async def copy(conn: Connection, like: Operation, **forged: str) -> None:
     given = {column: f"'{text}'" if isinstance(text, State) else text for column, text in forged.items()}
     kept = (
         "tenant actor requested_by action provider account livemode target arguments amount_minor currency evidence"
-        " distinct_from equivalence_key policy_version config_version canonical request_digest fingerprint"
+        " distinct_from depends_on equivalence_key policy_version config_version canonical request_digest fingerprint"
         " approval_expires_at proposed_at kid"
     )
     values |= {name: name for name in kept.split()} | {"state": "'proposed'"} | given

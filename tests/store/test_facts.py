@@ -36,6 +36,8 @@ IDENTITY: dict[str, LiteralString] = {
     "expected_version": "'7'",
     "evidence": "'[{}]'",
     "distinct_from": "'[\"re_1\"]'",
+    "depends_on": "'[{}]'",
+    "supersedes": "operation_id",
     "equivalence_key": "'another'",
     "policy_version": "'another'",
     "config_version": "2",

@@ -190,6 +190,7 @@ UNIQUE = {
     "ledger_identity_pkey",
     "one_open_attempt",
     "one_operation_per_intent",
+    "one_revision",
     "one_operation_per_receipt",
     "operations_idempotency_key_key",
     "operations_pkey",

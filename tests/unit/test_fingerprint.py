@@ -43,6 +43,8 @@ def some_identity(**changes: Any) -> dict[str, Any]:
         "expected_version": None,
         "evidence": [{"kind": "ticket", "reference": "T-1"}],
         "distinct_from": [],
+        "depends_on": [],
+        "supersedes": None,
         "equivalence_key": "ch_1/1500/eur",
         "policy_version": "ab" * 32,
         "config_version": 3,
@@ -278,7 +280,13 @@ def test_two_texts_are_never_shown_alike(one: str, other: str) -> None:
 
 def asked(**changes: Any) -> bytes:
     content: dict[str, Any] = {"action": "refund", "target": "pi_1", "arguments": {"amount": 1500}}
-    content |= {"evidence": [{"kind": "ticket"}], "distinct_from": [], "expected_version": None}
+    content |= {
+        "evidence": [{"kind": "ticket"}],
+        "distinct_from": [],
+        "expected_version": None,
+        "depends_on": [],
+        "supersedes": None,
+    }
     return fp.request_digest(**{**content, **changes})
 
 
@@ -292,8 +300,10 @@ def test_the_request_digest_changes_with_each_part_of_what_the_caller_asks() -> 
         asked(distinct_from=["x"]),
         asked(expected_version="v1"),
         asked(expected_version=""),
+        asked(depends_on=[{"business_key": "order-1", "state": "succeeded"}]),
+        asked(supersedes="order-1"),
     }
-    assert len(digests) == 8
+    assert len(digests) == 10
     assert all(len(digest) == 32 for digest in digests)
 
 

@@ -21,7 +21,16 @@ PROPOSAL = Proposal(
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"target": "pi_2"}, {"arguments": {}}, {"evidence": []}, {"expected_version": "v1"}]
+    "change",
+    [
+        {},
+        {"target": "pi_2"},
+        {"arguments": {}},
+        {"evidence": []},
+        {"expected_version": "v1"},
+        {"depends_on": [{"business_key": "b", "state": "succeeded"}]},
+        {"supersedes": "a"},
+    ],
 )
 def test_the_client_computes_the_ledgers_digest(change: dict[str, object]) -> None:
     """The small client has no rfc8785; its digest must be equal for everything that the ledger accepts."""
@@ -33,6 +42,8 @@ def test_the_client_computes_the_ledgers_digest(change: dict[str, object]) -> No
         proposal.evidence,
         proposal.distinct_from,
         proposal.expected_version,
+        proposal.depends_on,
+        proposal.supersedes,
     )
     assert request_digest(proposal) == ours.hex()
 

@@ -103,6 +103,8 @@ create table operations (
   expected_version text,
   evidence jsonb not null,
   distinct_from jsonb not null,
+  depends_on jsonb not null, -- what must have ended, and how, before this one is sent; asked again at every first claim
+  supersedes uuid references operations, -- the ended operation that this one revises
   equivalence_key text not null,
   policy_version text not null,
   config_version int not null references config_versions,
@@ -144,6 +146,8 @@ create table operations (
   -- what was approved is what these bytes say; a claim recomputes it, and no row can ever disagree
   constraint fingerprint_of_canonical
     check (fingerprint = sha256(convert_to(E'effect-ledger/operation/v1\n', 'UTF8') || canonical)),
+  -- an intent that ended is revised once: the next revision supersedes the last
+  constraint one_revision unique (supersedes),
   -- one operation for one intent: the same key is never a second one
   constraint one_operation_per_intent unique (tenant, business_key)
 );
@@ -363,12 +367,12 @@ begin
   -- identity never changes, whoever asks
   if (old.operation_id, old.tenant, old.business_key, old.actor, old.requested_by, old.action, old.provider, old.account,
       old.livemode, old.target, old.arguments, old.amount_minor, old.currency, old.expected_version, old.evidence,
-      old.distinct_from, old.equivalence_key, old.policy_version, old.config_version, old.canonical,
+      old.distinct_from, old.depends_on, old.supersedes, old.equivalence_key, old.policy_version, old.config_version, old.canonical,
       old.request_digest, old.fingerprint, old.approval_expires_at, old.idempotency_key, old.proposed_at, old.kid, old.token)
      is distinct from
      (new.operation_id, new.tenant, new.business_key, new.actor, new.requested_by, new.action, new.provider, new.account,
       new.livemode, new.target, new.arguments, new.amount_minor, new.currency, new.expected_version, new.evidence,
-      new.distinct_from, new.equivalence_key, new.policy_version, new.config_version, new.canonical,
+      new.distinct_from, new.depends_on, new.supersedes, new.equivalence_key, new.policy_version, new.config_version, new.canonical,
       new.request_digest, new.fingerprint, new.approval_expires_at, new.idempotency_key, new.proposed_at, new.kid, new.token) then
     raise exception 'identity of operation % is immutable', old.operation_id using errcode = 'EL002';
   end if;
@@ -380,6 +384,14 @@ begin
   end if;
   if new.state <> old.state and not exists (select from edges where source = old.state and target = new.state) then
     raise exception 'no edge from % to %', old.state, new.state using errcode = 'EL001';
+  end if;
+  -- what it depends on has ended as it must, and stands: else it is not sent, whatever a worker believes
+  if old.state = 'approved' and new.state = 'in_flight' and exists (
+       select from jsonb_array_elements(new.depends_on) as need
+         left join operations as needed on needed.operation_id = (need ->> 'operation_id')::uuid
+        where needed.state is distinct from need ->> 'state' or needed.contradicted
+           or (needed.state = 'succeeded' and needed.standing = 'void')) then
+    raise exception 'operation % depends on what has not ended as it must', old.operation_id using errcode = 'EL001';
   end if;
   -- the fence rises by one with every claim and never otherwise
   if new.fence <> old.fence + (new.state = 'in_flight' and old.state <> 'in_flight')::int then

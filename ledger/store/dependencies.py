@@ -1,0 +1,55 @@
+"""What an operation rests on: other operations that must have ended well, and the ended one that it revises."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from ledger.model import Standing
+from ledger.states import ENDED, State
+from ledger.store.database import Connection
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Another operation as it stands now, as far as somebody who depends on it must know."""
+
+    operation_id: UUID
+    business_key: str
+    action: str
+    state: State
+    standing: Standing | None
+    contradicted: bool
+    receipt: str | None
+    people_needed: int | None
+
+    @property
+    def stands(self) -> bool:
+        """Whether its end holds: nothing contradicts it, and an effect that it made was not undone."""
+        undone = self.state is State.SUCCEEDED and self.standing is Standing.VOID
+        return self.state in ENDED and not self.contradicted and not undone
+
+
+async def read(conn: Connection, operation_ids: Sequence[UUID]) -> dict[UUID, Needed]:
+    """These operations, by id, as committed now; one that does not exist is left out."""
+    if not operation_ids:
+        return {}
+    rows = await (
+        await conn.execute(
+            "select operation_id, business_key, action, state, standing, contradicted, receipt, people_needed"
+            " from operations where operation_id = any(%s)",
+            [list(operation_ids)],
+        )
+    ).fetchall()
+    found = [
+        Needed(**{**row, "state": State(row["state"]), "standing": row["standing"] and Standing(row["standing"])})
+        for row in rows
+    ]
+    return {needed.operation_id: needed for needed in found}
+
+
+async def revision_of(conn: Connection, operation_id: UUID) -> str | None:
+    """The business key of the operation that supersedes this one; None if nothing does."""
+    row = await (
+        await conn.execute("select business_key from operations where supersedes = %s", [operation_id])
+    ).fetchone()
+    return None if row is None else str(row["business_key"])
