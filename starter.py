@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 
 from commands import options
 from commands.exits import Exit, Misuse, table
+from commands.keeping import config, keys
 from commands.voice import run, tell_error
 
 EPILOG = "\b\nExit codes:\n" + table()
@@ -28,11 +29,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 propose = typer.Typer(help="Ask for an effect, signed with a granted key.", no_args_is_help=True, rich_markup_mode=None)
-keys = typer.Typer(help="Private keys: make, try, show.", no_args_is_help=True, rich_markup_mode=None)
-config = typer.Typer(help="Who may ask, who may permit, where it goes.", no_args_is_help=True, rich_markup_mode=None)
 clock = typer.Typer(help="The movable clock of a dev stack.", no_args_is_help=True, rich_markup_mode=None)
-explain = typer.Typer(help="What recovery would do, without any server.", no_args_is_help=True, rich_markup_mode=None)
-for group, name in ((propose, "propose"), (explain, "explain"), (keys, "keys"), (config, "config"), (clock, "clock")):
+for group, name in ((propose, "propose"), (keys, "keys"), (config, "config"), (clock, "clock")):
     app.add_typer(group, name=name)
 
 
@@ -88,6 +86,34 @@ def propose_refund(
         distinct_from=distinct_from or [],
     )
     return run(as_json, lambda voice: refund(voice, wanted, who, key_file, wait, fault))
+
+
+@propose.command("file")
+def propose_file(
+    file: Annotated[Path, options.arg("JSON: action, target, arguments, business_key, actor and the rest.")],
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    wait: Annotated[float | None, options.opt("Seconds to wait until it is settled.", min=0)] = None,
+    as_json: options.Json = False,
+) -> int:
+    """Propose what a JSON file says, for any action. The same file again is the poll."""
+    from commands.files import proposal
+
+    return run(as_json, lambda voice: proposal(voice, file, who, key_file, wait))
+
+
+@propose.command("order")
+def propose_order(
+    file: Annotated[Path, options.arg("JSON: the order as it was read from the mail.")],
+    who: options.As = "",
+    key_file: options.KeyFile = None,
+    wait: Annotated[float | None, options.opt("Seconds to wait until all its steps ended.", min=0)] = None,
+    as_json: options.Json = False,
+) -> int:
+    """Invoice an order, update the customer, confirm by mail. The same file again is the poll, and resumes."""
+    from commands.files import order
+
+    return run(as_json, lambda voice: order(voice, file, who, key_file, wait))
 
 
 @app.command()
@@ -256,8 +282,9 @@ def holds(as_json: options.Json = False) -> int:
     return run(as_json, current)
 
 
-@explain.command("refund")
-def explain_refund(
+@app.command()
+def explain(
+    action: Annotated[str, options.arg("Like refund; every action with its contract stands in docs/contracts.md.")],
     lost_answer: Annotated[bool, options.opt("The answer was lost.", "--lost-answer")] = False,
     stored_error: Annotated[bool, options.opt("A 5xx, stored for our key.", "--stored-error")] = False,
     busy: Annotated[bool, options.opt("An earlier request still ran.", "--busy")] = False,
@@ -275,70 +302,13 @@ def explain_refund(
     revoked: Annotated[bool, options.opt("While an authority is revoked.", "--revoked")] = False,
     as_json: options.Json = False,
 ) -> int:
-    """The schedule after one attempt that ended so, the step at every turning point, and the contract with its sources."""
+    """What recovery would do after one attempt that ended so, at every turning point; no server is asked."""
     from commands.explain import ENDINGS, explain
 
     unclear = (lost_answer, stored_error, busy, misused, unreadable, mismatch)
     said = (*unclear, refused, no_effect, not_sent, applied, open_)
     chosen = [ending for ending, given in zip(ENDINGS, said, strict=True) if given]
-    return run(as_json, lambda v: explain(v, "refund", chosen, at, review_after, held=held, revoked=revoked))
-
-
-@keys.command("new")
-def keys_new(
-    name: Annotated[str, options.arg("Whose key: a person or a service.")],
-    folder: Annotated[Path | None, options.opt("Instead of EFFECTS_KEYS_DIR.", "--dir")] = None,
-    as_json: options.Json = False,
-) -> int:
-    """Make an Ed25519 key, encrypted with a passphrase, and print its public half to paste."""
-    from commands.keys import new
-
-    return run(as_json, lambda voice: new(voice, name, folder))
-
-
-@keys.command("test")
-def keys_test(who: options.As = "", key_file: options.KeyFile = None, as_json: options.Json = False) -> int:
-    """Sign a dummy and verify it with the configuration in force."""
-    from commands.keys import test
-
-    return run(as_json, lambda voice: test(voice, who, key_file))
-
-
-@keys.command("show")
-def keys_show(who: options.As = "", key_file: options.KeyFile = None, as_json: options.Json = False) -> int:
-    """The public half of one key, or every key that the configuration in force names."""
-    from commands.keys import show
-
-    return run(as_json, lambda voice: show(voice, who, key_file))
-
-
-@config.command("check")
-def config_check(folder: options.ConfigFolder = Path("config"), as_json: options.Json = False) -> int:
-    """Whether the files fit together; needs no server."""
-    from commands.configuring import check
-
-    return run(as_json, lambda voice: check(voice, folder))
-
-
-@config.command("diff")
-def config_diff(folder: options.ConfigFolder = Path("config"), as_json: options.Json = False) -> int:
-    """What the files would change, and what that would do to waiting operations."""
-    from commands.configuring import compare
-
-    return run(as_json, lambda voice: compare(voice, folder))
-
-
-@config.command("apply")
-def config_apply(
-    by: Annotated[str, options.opt("Who applies it; told in the trail.")],
-    folder: options.ConfigFolder = Path("config"),
-    yes: Annotated[bool, options.opt("Even if it touches waiting operations.", "--yes")] = False,
-    as_json: options.Json = False,
-) -> int:
-    """Make the files the configuration in force (owner's DSN)."""
-    from commands.configuring import apply
-
-    return run(as_json, lambda voice: apply(voice, folder, by, yes=yes))
+    return run(as_json, lambda v: explain(v, action, chosen, at, review_after, held=held, revoked=revoked))
 
 
 @app.command()

@@ -27,6 +27,7 @@ from activities.reconcile import Reconcile
 from activities.resolve import Resolve
 from activities.seams import seam
 from activities.settings import Settings
+from activities.take_order import TakeOrder
 from ledger.config import Document
 from ledger.errors import LedgerError, Refused
 from ledger.store import clock, configuration
@@ -37,6 +38,7 @@ from providers.registry import Registry, default_registry
 from workflows.converter import data_converter
 from workflows.hold import HoldWorkflow
 from workflows.operation import SEARCH_ATTRIBUTES, OperationWorkflow
+from workflows.order_to_invoice import OrderToInvoiceWorkflow
 
 log = structlog.get_logger()
 
@@ -97,11 +99,11 @@ def waker(client: Client) -> Callable[[str], Awaitable[None]]:
 
 def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
     """The configured worker: all workflows, all activities, one task queue."""
-    propose, reconcile = Propose(ports), Reconcile(ports)
+    propose, reconcile, take_order = Propose(ports), Reconcile(ports), TakeOrder(ports)
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[OperationWorkflow, HoldWorkflow],
+        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow],
         activities=[
             propose.propose,
             propose.judge,
@@ -111,6 +113,8 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
             reconcile.read,
             Resolve(ports).resolve,
             Hold(ports).hold,
+            take_order.plan_order,
+            take_order.order_steps,
         ],
         interceptors=[Observing()],
         max_concurrent_activities=settings.activities_at_once,

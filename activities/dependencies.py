@@ -21,6 +21,7 @@ from ledger.store.database import Connection
 from ledger.store.dependencies import Needed
 
 MOST_NEEDED = 10
+PLACE = "{receipt}"
 _PARTS = {"business_key", "state", "into"}
 
 
@@ -113,15 +114,16 @@ def _receipt(needed: Needed, state: str, field: str) -> str:
 
 
 def _with(arguments: dict[str, Any], path: list[str], receipt: str, field: str) -> dict[str, Any]:
-    """The arguments with the receipt at the path, whose last part must be free and whose other parts are objects."""
+    """The arguments with the receipt at the path: as the value where there is none, or for `{receipt}` in the text there."""
     filled = copy.deepcopy(arguments)
     at: Any = filled
     for part in path[:-1]:
         at = at.get(part) if isinstance(at, dict) else None
-    if not isinstance(at, dict) or path[-1] in at or not path[-1]:
-        message = f"{'.'.join(path)} must be left out of the arguments: the receipt goes there"
-        raise Refused("reference_taken", message, field=f"{field}.into")
-    at[path[-1]] = receipt
+    text = at.get(path[-1], PLACE) if isinstance(at, dict) else None
+    if type(text) is not str or text.count(PLACE) != 1:
+        message = f"leave {'.'.join(path)} out of the arguments, or write {PLACE} once where the receipt goes"
+        raise Refused("reference_misplaced", message, field=f"{field}.into")
+    at[path[-1]] = text.replace(PLACE, receipt)
     return filled
 
 

@@ -22,7 +22,8 @@ class Proposal(BaseModel):
     `distinct_from` names operations that look the same and are not; a person is then always asked.
     `depends_on` names, by their business keys, operations of the same tenant that must have ended well before this one is
     sent: [{"business_key": "order-7/invoice", "state": "succeeded", "into": "fields.invoice"}]. With `into` the receipt
-    of that operation becomes this argument before anything is recorded, so nothing is approved with a hole in it.
+    of that operation becomes this argument, or stands for `{receipt}` in its text, before anything is recorded: nothing
+    is approved with a hole in it.
     `supersedes` is the business key of the ended operation that this one is a revision of.
     """
 

@@ -160,6 +160,8 @@ def terms(page: Page, contract: Contract) -> None:
     page.title(f"Contract of {contract.name}, API version {contract.api_version}")
     for source in contract.sources:
         where = f"ASSUMED on {source.read_on}" if source.assumption else f"{source.url}, read on {source.read_on}"
+        if source.measured_on:
+            where = f"measured on {source.measured_on}, {source.read_on}"
         page.fact(source.term, term_value(contract, source.term))
         page.say(f"    {source.text} ({where})")
 

@@ -68,7 +68,7 @@ async def refund(
         if fault:
             number = arm(given, fault, wanted.target)
             voice.note(f"fault {fault} is set at the stand-in for {wanted.target} (rule {number}, fires once)")
-        answer = await _ask(temporal, proposal)
+        answer = await asked(temporal, proposal)
         if not answer.operation_id:
             return answer_page(answer, None, {}, waited=wait is not None)
         operation = await settled(reader, answer.operation_id, wait, voice)
@@ -150,7 +150,8 @@ def arm(given: Settings, fault: str, target: str) -> int:
         raise Silent("the Stripe stand-in", given.stripe_base_url, type(error).__name__) from error
 
 
-async def _ask(temporal: Temporal, proposal: Proposal) -> Answer:
+async def asked(temporal: Temporal, proposal: Proposal) -> Answer:
+    """The answer to this proposal. Refused: `proposal_malformed`, when its workflow cannot read it."""
     try:
         async with temporal.calling():
             return await ask(temporal.client, proposal, task_queue=temporal.task_queue)

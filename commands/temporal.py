@@ -21,8 +21,8 @@ from commands.exits import Silent, Unsettled
 from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.statement import Envelope
-from workflows.client import workflow_id
 from workflows.converter import data_converter
+from workflows.names import workflow_id
 
 CONNECT_SECONDS = 8.0
 CALL = timedelta(seconds=8)  # a call that only hands something over

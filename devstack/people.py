@@ -3,7 +3,8 @@
 import os
 import secrets
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,16 @@ class Holder:
 
 
 @dataclass(frozen=True)
+class Access:
+    """How a provider is reached: what its binding says, and the secret that the binding names."""
+
+    account: str
+    endpoint: str
+    secret: str = field(repr=False)
+    archive: str = ""
+
+
+@dataclass(frozen=True)
 class Household:
     """The configuration of a dev stack and everybody's keys, by name."""
 
@@ -40,17 +51,21 @@ class Household:
         return self.document.ledger.name
 
 
-def furnish(folder: Path, *, secret: str, account: str) -> Household:
-    """Read the household of this folder, or make it: keys, encrypted with a passphrase beside them, and configuration."""
+def furnish(folder: Path, accesses: Mapping[str, Access]) -> Household:
+    """Read the household of this folder, or make it: keys, encrypted with a passphrase beside them, and configuration.
+
+    Only the providers in `accesses` are bound; proposals for others are refused.
+    """
     config, keys = folder / "config", folder / "keys"
     if not (folder / "complete").exists():
         keys.mkdir(parents=True, exist_ok=True)
         config.mkdir(exist_ok=True)
         (folder / "secrets").mkdir(exist_ok=True)
-        _private(folder / "secrets" / "stripe_acme", secret)
+        for provider, access in accesses.items():
+            _private(folder / "secrets" / f"{provider}_acme", access.secret)
         _private(keys / "passphrase", secrets.token_urlsafe(24))
         for name in FILES:
-            text = _with_fresh_keys(tomllib.loads((EXAMPLE / name).read_text()), keys, account)
+            text = _made_real(tomllib.loads((EXAMPLE / name).read_text()), keys, accesses)
             (config / name).write_text(tomli_w.dumps(text))
         (folder / "complete").touch()
     document = parse({name: (config / name).read_text() for name in FILES})
@@ -64,9 +79,14 @@ def furnish(folder: Path, *, secret: str, account: str) -> Household:
     return Household(document, holders, folder)
 
 
-def _with_fresh_keys(text: dict[str, Any], keys: Path, account: str) -> dict[str, Any]:
+def _made_real(text: dict[str, Any], keys: Path, accesses: Mapping[str, Access]) -> dict[str, Any]:
+    """With fresh keys in place of the placeholders, and with the providers that are there."""
+    if "bindings" in text:
+        text["bindings"] = [binding for binding in text["bindings"] if binding["provider"] in accesses]
     for binding in text.get("bindings", []):
-        binding["account"] = account
+        access = accesses[binding["provider"]]
+        told = {"account": access.account, "endpoint": access.endpoint, "archive": access.archive}
+        binding |= {name: value for name, value in told.items() if value}
     for grant in text.get("grants", []):
         _fresh(grant, grant["name"], keys)
     for person in text.get("people", []):

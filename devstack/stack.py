@@ -15,8 +15,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from devstack.child import Child
-from devstack.people import Household, furnish
+from devstack.people import Access, Household, furnish
 from devstack.postgres import Postgres
+from devstack.receivers import Receivers
 from devstack.stripe_standin.launch import StandInProcess
 from devstack.temporal_server import TemporalServer
 from ledger.errors import Refused
@@ -79,9 +80,10 @@ class Stack:
         *,
         name: str = "ledger",
         stripe: StandInProcess | None = None,
+        receivers: Receivers | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
-        """With `stripe`, a running stand-in of the caller's is used, and left running."""
+        """With `stripe`, a running stand-in of the caller's is used, and left running. So are `receivers`, if given."""
         root.mkdir(parents=True, exist_ok=True)
         self.servers = servers
         self.root = root
@@ -91,6 +93,7 @@ class Stack:
         self._exits = ExitStack()
         self.workers: list[Child] = []
         self._given = stripe
+        self.receivers = receivers
         self.stripe: StandInProcess
         self.household: Household
 
@@ -99,7 +102,8 @@ class Stack:
             self._say("Stripe stand-in …")
             self.stripe = self._given or started.enter_context(StandInProcess(self.root / "stripe.sqlite"))
             account = self.stripe.control.wait_ready()
-            self.household = furnish(self.root / "household", secret=SECRET_KEY, account=account)
+            accesses = {"stripe": Access(account, "", SECRET_KEY)} | (self.receivers.access() if self.receivers else {})
+            self.household = furnish(self.root / "household", accesses)
             started.callback(self._stop_workers)
             self._say("ledger: schema and configuration …")
             self._make_database()

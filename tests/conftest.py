@@ -15,8 +15,10 @@ import pytest_asyncio
 from temporalio.client import Client
 
 from activities.messages import Answer, Proposal
+from activities.order import Order, OrderAnswer
 from activities.settings import Settings
 from devstack.people import Holder
+from devstack.receivers import Receivers
 from devstack.signing import Signer
 from devstack.stack import Servers, Stack
 from devstack.stripe_standin.control import Journal
@@ -27,7 +29,8 @@ from ledger.store import events, operations, statements
 from ledger.store.database import Ledger, now
 from ledger.trail import Event, EventKind
 from worker import running
-from workflows.client import propose, sign, workflow_id
+from workflows.client import ask_order, propose, sign, sign_order
+from workflows.names import workflow_id
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started with a shell's `&`: children would inherit an ignored Ctrl-C, which some tests are about.
@@ -70,6 +73,62 @@ class Rig:
         }
         bot = self.holder("support-bot")
         return sign(Proposal(**fields), bot.key, kid=bot.kid, iss=bot.name, aud=self.stack.household.audience)
+
+    def ask_for(self, action: str, target: str, arguments: dict[str, Any], **extra: Any) -> Proposal:
+        """A proposal of order-bot for mia, signed."""
+        fields: dict[str, Any] = {
+            "tenant": "acme",
+            "business_key": f"{action}-{uuid.uuid4().hex[:12]}",
+            "action": action,
+            "target": target,
+            "arguments": arguments,
+            "actor": "order-bot",
+            "requested_by": "mia",
+            "evidence": [{"kind": "ticket", "reference": "T-1"}],
+            **extra,
+        }
+        bot = self.holder("order-bot")
+        return sign(Proposal(**fields), bot.key, kid=bot.kid, iss=bot.name, aud=self.stack.household.audience)
+
+    def order(self, customer: str, **changes: Any) -> Order:
+        """A signed order of three widgets and a survey, by order-bot for mia."""
+        fields: dict[str, Any] = {
+            "tenant": "acme",
+            "order": f"O-{uuid.uuid4().hex[:10]}",
+            "actor": "order-bot",
+            "requested_by": "mia",
+            "customer": customer,
+            "currency": "eur",
+            "items": [
+                {"product": "WIDGET", "quantity": 3, "unit_price_minor": 1_250},
+                {"product": "SURVEY", "quantity": 1, "unit_price_minor": 18_000},
+            ],
+            "total_minor": 21_750,
+            "mail": {"reference": "<4711@customer.test>", "digest": "sha256:" + "ab" * 32},
+            "confirm_to": f"buyer-{uuid.uuid4().hex[:8]}@customer.test",
+            **changes,
+        }
+        bot = self.holder("order-bot")
+        return sign_order(
+            Order.model_validate(fields), bot.key, kid=bot.kid, iss=bot.name, aud=self.stack.household.audience
+        )
+
+    async def ask_order(self, order: Order) -> OrderAnswer:
+        """Give the order, or ask how it went."""
+        return await ask_order(self.client, order, task_queue=self.stack.task_queue)
+
+    async def approve(self, proposal_id: str, who: str = "alice") -> None:
+        """A signed approval on the latest sheet, given to the operation's workflow."""
+        operation = await self.operation(proposal_id)
+        handle = self.client.get_workflow_handle(workflow_id(operation.tenant, operation.business_key))
+        await handle.signal("decide", await self.signed(proposal_id, who, "approval"))
+        await self.accepted(proposal_id, who)
+
+    @property
+    def world(self) -> Receivers:
+        """The outside systems of this rig."""
+        assert self.stack.receivers is not None
+        return self.stack.receivers
 
     def holder(self, name: str) -> Holder:
         """Somebody's key: support-bot, alice, bob (approvers), olga, oscar (operators)."""
@@ -178,12 +237,36 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInProces
         yield running_stand_in
 
 
+@pytest.fixture(scope="session")
+def receivers(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receivers]:
+    """A real ERP, address book and mail server, each behind a fault proxy; tests make records of their own in them."""
+    with Receivers(tmp_path_factory.mktemp("receivers"), servers.postgres, say=lambda text: None) as running_receivers:
+        yield running_receivers
+
+
 @pytest_asyncio.fixture
 async def rig(servers: Servers, stand_in: StandInProcess, tmp_path: Path) -> AsyncIterator[Rig]:
     """A fresh ledger and a new world in the stand-in; no worker runs yet."""
+    async with _fresh(servers, stand_in, tmp_path, None) as fresh:
+        yield fresh
+
+
+@pytest_asyncio.fixture
+async def desk(servers: Servers, stand_in: StandInProcess, receivers: Receivers, tmp_path: Path) -> AsyncIterator[Rig]:
+    """A rig whose tenant is bound to the ERP, the address book and the mail server as well."""
+    async with _fresh(servers, stand_in, tmp_path, receivers) as fresh:
+        yield fresh
+        for proxy in receivers.proxies.values():
+            proxy.disarm()
+
+
+@asynccontextmanager
+async def _fresh(
+    servers: Servers, stand_in: StandInProcess, tmp_path: Path, receivers: Receivers | None
+) -> AsyncIterator[Rig]:
     name = f"t{uuid.uuid4().hex[:12]}"
     stand_in.control.reset()
-    with Stack(servers, tmp_path, name=name, stripe=stand_in, say=lambda text: None) as stack:
+    with Stack(servers, tmp_path, name=name, stripe=stand_in, receivers=receivers, say=lambda text: None) as stack:
         await stack.prepare()
         ledger = Ledger(stack.owner_dsn, max_size=4)
         await ledger.open()

@@ -12,6 +12,7 @@ from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from activities.messages import HoldAnswer, HoldRequest, Message, OperationRef, Progress, Proposal
+    from activities.order import Keys, Order, Plan, Views
 
 PATIENT = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
@@ -130,5 +131,33 @@ async def hold(request: HoldRequest) -> HoldAnswer:
         start_to_close_timeout=timedelta(seconds=10),
         retry_policy=PATIENT,
         summary="apply a hold or release",
+    )
+    return answer
+
+
+async def plan_order(order: Order) -> Plan:
+    """Check the order and plan its steps."""
+    answer: Plan = await workflow.execute_local_activity(
+        "plan_order",
+        order,
+        result_type=Plan,
+        start_to_close_timeout=timedelta(seconds=10),
+        local_retry_threshold=AT_ONCE,
+        retry_policy=PATIENT,
+        summary="check the order",
+    )
+    return answer
+
+
+async def order_steps(keys: Keys) -> Views:
+    """Where the steps of an order stand, read by this worker itself."""
+    answer: Views = await workflow.execute_local_activity(
+        "order_steps",
+        keys,
+        result_type=Views,
+        start_to_close_timeout=timedelta(seconds=10),
+        local_retry_threshold=AT_ONCE,
+        retry_policy=PATIENT,
+        summary="read the steps",
     )
     return answer

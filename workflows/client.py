@@ -12,6 +12,10 @@ from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from activities.messages import OPERATION_WORKFLOW, TASK_QUEUE, Answer, Proposal, request_digest
+from activities.order import ORDER_WORKFLOW, Order, OrderAnswer, plan
+from workflows.names import order_id, workflow_id
+
+DEPENDENT_SECONDS = 30 * 24 * 3600
 
 
 def sign(
@@ -35,11 +39,6 @@ def sign(
     }
     token = jwt.encode(claims, private_key, algorithm="EdDSA", headers={"kid": kid, "typ": "proposal+jwt"})
     return proposal.model_copy(update={"token": token})
-
-
-def workflow_id(tenant: str, business_key: str) -> str:
-    """The one workflow id of an intent."""
-    return f"{tenant}/{business_key}"
 
 
 def _plain(text: str) -> str:
@@ -67,6 +66,44 @@ async def propose(client: Client, proposal: Proposal, *, task_queue: str = TASK_
         proposal.model_dump(mode="json"),
         start_workflow_operation=start,
         result_type=Answer,
+        rpc_timeout=timedelta(seconds=20),
+    )
+    return answer
+
+
+def sign_order(order: Order, private_key: Any, *, kid: str, iss: str, aud: str, at: int | None = None) -> Order:
+    """The order with one signature per step, each for exactly the proposal that follows from the order.
+
+    Steps that rest on the invoice are signed for 30 days, since they are recorded when it exists; the invoice for an hour.
+    Raises `Refused` for an order that does not add up.
+    """
+    tokens = {}
+    for planned in plan(order):
+        seconds = DEPENDENT_SECONDS if planned.needs else 3600
+        signed = sign(planned.proposal, private_key, kid=kid, iss=iss, aud=aud, seconds=seconds, at=at)
+        tokens[planned.step.value] = signed.token
+    return order.model_copy(update={"tokens": tokens})
+
+
+async def ask_order(client: Client, order: Order, *, task_queue: str = TASK_QUEUE) -> OrderAnswer:
+    """Give an order, or ask how it went: the same order again is the poll, and resumes steps that did not end.
+
+    Starts the order's workflow if none runs. Raises as `propose`.
+    """
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+        ORDER_WORKFLOW,
+        order.model_dump(mode="json"),
+        id=order_id(order.tenant, order.order),
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        static_summary=_plain(f"order {order.order}"),
+    )
+    answer: OrderAnswer = await client.execute_update_with_start_workflow(
+        "ask",
+        order.model_dump(mode="json"),
+        start_workflow_operation=start,
+        result_type=OrderAnswer,
         rpc_timeout=timedelta(seconds=20),
     )
     return answer

@@ -13,6 +13,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import ValidationError
@@ -31,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
         request_digest,
     )
     from workflows import calls
+    from workflows.names import TELL_PARENT
 
 LONGEST_SLEEP = timedelta(minutes=10)  # the ledger's clock is not the workflow's: look at it now and then
 ANSWER_WITHIN = timedelta(seconds=5)
@@ -77,6 +79,7 @@ class OperationWorkflow:
         self._signals = 0  # and updates: both have a limit per run
         self._due = 0.0  # workflow time of the next step
         self._told: dict[str, Any] = {}
+        self._moved: tuple[str, str] = ("", "")  # what our parent was told last
 
     @workflow.run
     async def run(self, *args: Any) -> Answer:
@@ -92,11 +95,21 @@ class OperationWorkflow:
                 await self._sleep()
                 if not self._box:
                     await self._step()
+            await self._tell_parent()
             self._renew_history()
         return _answer(self._progress)
 
     def _ended(self) -> bool:
         return self._progress.next is Next.DONE and not self._box and workflow.all_handlers_finished()
+
+    async def _tell_parent(self) -> None:
+        """An order that started this operation hears of every change; nobody else is told."""
+        parent, moved = workflow.info().parent, (self._progress.state, self._progress.until)
+        if parent is None or moved == self._moved or not workflow.memo_value(TELL_PARENT, False, type_hint=bool):
+            return
+        self._moved = moved
+        with suppress(FailureError):  # it ended meanwhile: there is nobody to tell
+            await workflow.get_external_workflow_handle(parent.workflow_id).signal("look_now")
 
     async def _begin(self) -> None:
         match self._start:

@@ -22,7 +22,8 @@ from ledger.statement import StatementType
 from ledger.store import attempts, events, operations, statements
 from ledger.store.database import Ledger, now
 from ledger.trail import Event, EventKind, sentence
-from workflows.client import propose, workflow_id
+from workflows.client import propose
+from workflows.names import workflow_id
 
 HOUR = 3600.0
 NIGHT = 25 * HOUR

@@ -7,7 +7,8 @@ from typing import Any
 from activities.messages import Answer
 from ledger.statement import new_private_key
 from tests.conftest import Rig
-from workflows.client import sign, workflow_id
+from workflows.client import sign
+from workflows.names import workflow_id
 
 
 async def _waiting(rig: Rig, **extra: Any) -> tuple[Any, Answer, str]:

@@ -8,7 +8,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus
 
 from tests.conftest import Rig
-from workflows.client import workflow_id
+from workflows.names import workflow_id
 
 
 async def test_twenty_proposals_at_once_are_one_operation_and_one_refund(rig: Rig) -> None:

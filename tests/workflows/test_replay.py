@@ -14,8 +14,8 @@ from temporalio.worker import Replayer
 
 from tests.conftest import Rig
 from tests.workflows.paths import PATHS
-from workflows.client import workflow_id
 from workflows.converter import data_converter
+from workflows.names import workflow_id
 from workflows.operation import OperationWorkflow
 
 HISTORIES = Path(__file__).parent.parent / "histories"

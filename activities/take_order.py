@@ -1,0 +1,161 @@
+"""Take an order: check all of it before its first step, and tell where its steps stand. Starts and sends nothing itself."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from temporalio import activity
+
+from activities.dependencies import PLACE
+from activities.errors import translated
+from activities.messages import Next
+from activities.order import Keys, Order, Plan, PlannedStep, Step, StepView, Views, plan
+from activities.ports import Ports
+from activities.progress import next_of
+from ledger import fingerprint
+from ledger.errors import Refused
+from ledger.model import Operation, Sighting
+from ledger.states import State
+from ledger.store import attempts, dependencies, events, operations
+from ledger.store.database import Connection
+from ledger.trail import EventKind
+
+
+class TakeOrder:
+    """The activities of `OrderToInvoiceWorkflow`, both local to its worker."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    @activity.defn(name="plan_order")
+    async def plan_order(self, order: Order) -> Plan:
+        """The steps of the order, each of whose arguments its adapter accepts; or what is wrong, and nothing is begun."""
+        async with translated():
+            try:
+                steps = plan(order)
+                for planned in steps:
+                    self._check(planned)
+            except Refused as refused:
+                return Plan(reason=refused.rule, field=refused.field, message=str(refused))
+            return Plan(steps=steps)
+
+    def _check(self, planned: PlannedStep) -> None:
+        """A wrong address is found before somebody approves the invoice, not after it exists."""
+        proposal = planned.proposal
+        fingerprint.check_name_fields(proposal.tenant, proposal.business_key)
+        fingerprint.check_evidence(proposal.evidence)
+        provider = self._ports.registry.for_action(proposal.action)
+        try:
+            provider.check_target(proposal.target)
+            provider.check_arguments(_with_some_receipt(proposal.arguments))
+        except Refused as refused:
+            where = f"{planned.step}: {refused.field}" if refused.field else planned.step.value
+            raise Refused(refused.rule, str(refused), field=where) from refused
+
+    @activity.defn(name="order_steps")
+    async def order_steps(self, keys: Keys) -> Views:
+        """Where the steps stand, from the ledger alone."""
+        async with translated(), self._ports.ledger.transaction() as conn:
+            namespace = await operations.namespace(conn)
+            views = []
+            for step, business_key in keys.steps.items():
+                operation_id = fingerprint.operation_id(namespace, keys.tenant, business_key)
+                operation = await operations.find(conn, operation_id)
+                if operation is not None and operation.request_digest.hex() != keys.digests[step]:
+                    views.append(_another_content(step, operation))
+                    continue
+                views.append(
+                    StepView(step=step, business_key=business_key)
+                    if operation is None
+                    else await _view(conn, operation, step)
+                )
+            return Views(steps=views)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    operation: Operation
+    since: datetime
+    looked: Sighting | None
+
+
+async def _view(conn: Connection, operation: Operation, step: Step) -> StepView:
+    needed = (await dependencies.read(conn, [operation.operation_id]))[operation.operation_id]
+    trail = await events.read(conn, operation.operation_id)
+    since = next(e.at for e in reversed(trail) if e.kind is EventKind.MOVED)
+    seen = await attempts.read_sightings(conn, operation.operation_id)
+    met = needed.state is State.SUCCEEDED and needed.stands
+    facts = _Facts(operation, since, seen[-1] if seen else None)
+    return StepView(
+        step=step,
+        business_key=operation.business_key,
+        operation_id=str(operation.operation_id),
+        state=operation.state,
+        reason=operation.reason,
+        receipt=operation.receipt or "",
+        since=_clock(since),
+        until="" if operation.next_step_at is None else _clock(operation.next_step_at),
+        # what is pending at the provider is followed by its own workflow
+        ended=operation.ended_at is not None,
+        met=met,
+        sentence=_sentence(facts, met=met),
+    )
+
+
+def _another_content(step: Step, operation: Operation) -> StepView:
+    """The key was used for something else: an order that changed is not done because its former self was."""
+    why = f"its key stands for another content, recorded {_clock(operation.proposed_at)}: revise this step"
+    return StepView(
+        step=step,
+        business_key=operation.business_key,
+        operation_id=str(operation.operation_id),
+        state="refused",
+        reason="key_used",
+        field="order",
+        message=why,
+        ended=True,
+        sentence=why,
+    )
+
+
+def _sentence(facts: _Facts, *, met: bool) -> str:
+    """One sentence for people: what is known, since when, and what happens next."""
+    operation, since = facts.operation, _clock(facts.since)
+    due = "" if operation.next_step_at is None else _clock(operation.next_step_at)
+    match operation.state:
+        case State.SUCCEEDED:
+            return (
+                f"done: {operation.receipt}"
+                if met
+                else f"was done as {operation.receipt}, and is contradicted or undone"
+            )
+        case State.UNKNOWN:
+            looked = "" if facts.looked is None else f", last looked at {_clock(facts.looked.finished_at)}"
+            return f"unknown since {since}{looked}, next {operation.next_step} at {due}"
+        case State.NEEDS_REVIEW:
+            return f"unknown, a person must settle it (in review since {since}: {operation.reason})"
+        case State.AWAITING_APPROVAL:
+            return f"waits for people since {since}, until {due}"
+        case State.REJECTED | State.BLOCKED | State.UNDETERMINED:
+            return f"{operation.state} since {since}: {operation.reason or 'nobody can know'}"
+        case _:
+            doing = "" if next_of(operation) is Next.DONE else f", next {operation.next_step} at {due}"
+            return f"{operation.state} since {since}{doing}"
+
+
+def _clock(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _with_some_receipt(value: object) -> dict[str, object]:
+    """The arguments as they will look: with a receipt in its place, whichever it will be."""
+
+    def filled(part: object) -> object:
+        if isinstance(part, dict):
+            return {name: filled(inner) for name, inner in part.items()}
+        if isinstance(part, list):
+            return [filled(inner) for inner in part]
+        return part.replace(PLACE, "account.invoice,1") if isinstance(part, str) else part
+
+    told = filled(value)
+    assert isinstance(told, dict)
+    return told
