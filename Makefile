@@ -5,8 +5,8 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-ERP := .venv-erp
-ERP_STAMP := $(ERP)/.installed
+ERP_VENV := .venv-erp
+ERP_STAMP := $(ERP_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo up test unit check lint types imports lock docs clean
@@ -30,20 +30,20 @@ endif
 	@touch $@
 
 $(ERP_STAMP): requirements/erp.txt $(STAMP)
-	@echo "building $(ERP) (Tryton, Radicale, mail-devel: the outside systems of tests and demo), once …"
-	@$(PYTHON) -m venv $(ERP)
+	@echo "building $(ERP_VENV) (Tryton, Radicale, mail-devel: the outside systems of tests and demo), once …"
+	@$(PYTHON) -m venv $(ERP_VENV)
 ifdef PIP
-	@$(ERP)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile --require-hashes -r requirements/erp.txt
+	@$(ERP_VENV)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile --require-hashes -r requirements/erp.txt
 else
-	@$(BIN)/uv pip sync --quiet --python $(ERP)/bin/python --require-hashes --no-build requirements/erp.txt
+	@$(BIN)/uv pip sync --quiet --python $(ERP_VENV)/bin/python --require-hashes --no-build requirements/erp.txt
 endif
 	@touch $@
 
 demo: $(STAMP) $(if $(ALL),$(ERP_STAMP)) ## run the main job on an embedded stack (ALL=1: every scenario)
 	@$(BIN)/effects demo $(if $(ALL),--all)
 
-up: $(STAMP) ## start the same stack and leave it running until Ctrl-C
-	@$(BIN)/effects up
+up: $(STAMP) $(if $(ERP),$(ERP_STAMP)) ## start the same stack and leave it running until Ctrl-C (ERP=1: with an ERP and a mail server)
+	@$(BIN)/effects up $(if $(ERP),--erp)
 
 test: $(STAMP) $(ERP_STAMP) ## all tests (needs nothing started; 8 minutes on 2 idle cores; once, 2 minutes for the ERP's database)
 	@$(BIN)/python -m devstack.tryton
@@ -76,4 +76,4 @@ lock: $(STAMP) ## pin the requirements anew, with hashes and without hosts
 	    --custom-compile-command "make lock" $$args -o requirements/$$group.txt || exit 1; done
 
 clean: ## remove both virtual environments and caches (not the state of `make up`, which lives in .cache/stack)
-	@rm -rf $(VENV) $(ERP) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	@rm -rf $(VENV) $(ERP_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

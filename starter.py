@@ -348,11 +348,11 @@ def demo(all_scenarios: Annotated[bool, options.opt("Every scenario.", "--all")]
 
 
 @app.command()
-def up() -> int:
+def up(erp: Annotated[bool, options.opt("An ERP, an address book and a mail server too.", "--erp")] = False) -> int:
     """Start the stack and leave it running until Ctrl-C."""
     from commands.staging import up
 
-    return up()
+    return up(erp=erp)
 
 
 if __name__ == "__main__":

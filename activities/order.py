@@ -203,7 +203,7 @@ def _steps(order: Order) -> Iterator[PlannedStep]:
         "total": shown(order.total_minor, order.currency),
         "invoice": "{receipt}",
     }
-    letter = {"to": order.confirm_to, "template": "order-confirmation-1", "fields": fields}
+    letter = {"to": order.confirm_to, "template": "order-invoiced-1", "fields": fields}
     yield PlannedStep(
         step=Step.MAIL,
         needs=[Step.INVOICE],

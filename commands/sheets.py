@@ -104,7 +104,8 @@ def sheet_page(sheet: Sheet) -> Page:
     """What we read ourselves apart from what an agent claims; unseen characters are written out."""
     parts, asked = sheet.parts, sheet.parts["operation"]
     page = Page({**parts, "sheet": sheet.digest})
-    page.title(f"{asked['action']} {money(asked)} on {asked['target']} for {asked['tenant']}/{asked['business_key']}")
+    what = " ".join(filter(None, (asked["action"], money(asked))))
+    page.title(f"{what} on {asked['target']} for {asked['tenant']}/{asked['business_key']}")
     page.fact("operation", asked["operation_id"])
     page.fact("goes to", f"{asked['provider']} {asked['account']}, {'LIVE' if asked['livemode'] else 'test mode'}")
     page.fact("proposed by", asked["actor"])

@@ -8,8 +8,8 @@ def demo(*, all_scenarios: bool) -> int:
     return run(all_scenarios)
 
 
-def up() -> int:
+def up(*, erp: bool) -> int:
     """Start the stack and leave it running."""
     from devstack.up import run
 
-    return run()
+    return run(erp=erp)

@@ -2,7 +2,8 @@
 
 `after` is the marker: bytes that the client sends, found in either case of letters. They still go on to the server; the fault
 concerns what follows them. Without a marker a fault takes a new connection from its first byte. `times` is how many
-connections or requests it takes, None for all from now on. `fired` counts those in which it has done its harm.
+connections or requests it takes, None for all from now on. `fired` counts those in which it has done its harm; a client may
+see the harm a moment earlier, so tests `wait_fired`.
 
 | fault | the server hears | the client sees |
 | --- | --- | --- |

@@ -61,13 +61,21 @@ def furnish(folder: Path, accesses: Mapping[str, Access]) -> Household:
         keys.mkdir(parents=True, exist_ok=True)
         config.mkdir(exist_ok=True)
         (folder / "secrets").mkdir(exist_ok=True)
-        for provider, access in accesses.items():
-            _private(folder / "secrets" / f"{provider}_acme", access.secret)
         _private(keys / "passphrase", secrets.token_urlsafe(24))
         for name in FILES:
-            text = _made_real(tomllib.loads((EXAMPLE / name).read_text()), keys, accesses)
+            text = _with_fresh_keys(tomllib.loads((EXAMPLE / name).read_text()), keys)
             (config / name).write_text(tomli_w.dumps(text))
         (folder / "complete").touch()
+    # Where the outside systems listen changes with every start.
+    tenants = tomllib.loads((EXAMPLE / "tenants.toml").read_text())
+    tenants["bindings"] = [
+        _bound(binding, accesses[binding["provider"]])
+        for binding in tenants["bindings"]
+        if binding["provider"] in accesses
+    ]
+    (config / "tenants.toml").write_text(tomli_w.dumps(tenants))
+    for provider, access in accesses.items():
+        _private(folder / "secrets" / f"{provider}_acme", access.secret)
     document = parse({name: (config / name).read_text() for name in FILES})
     check(document)
     passphrase = (keys / "passphrase").read_text()
@@ -79,14 +87,12 @@ def furnish(folder: Path, accesses: Mapping[str, Access]) -> Household:
     return Household(document, holders, folder)
 
 
-def _made_real(text: dict[str, Any], keys: Path, accesses: Mapping[str, Access]) -> dict[str, Any]:
-    """With fresh keys in place of the placeholders, and with the providers that are there."""
-    if "bindings" in text:
-        text["bindings"] = [binding for binding in text["bindings"] if binding["provider"] in accesses]
-    for binding in text.get("bindings", []):
-        access = accesses[binding["provider"]]
-        told = {"account": access.account, "endpoint": access.endpoint, "archive": access.archive}
-        binding |= {name: value for name, value in told.items() if value}
+def _bound(binding: dict[str, Any], access: Access) -> dict[str, Any]:
+    told = {"account": access.account, "endpoint": access.endpoint, "archive": access.archive}
+    return binding | {name: value for name, value in told.items() if value}
+
+
+def _with_fresh_keys(text: dict[str, Any], keys: Path) -> dict[str, Any]:
     for grant in text.get("grants", []):
         _fresh(grant, grant["name"], keys)
     for person in text.get("people", []):

@@ -20,6 +20,7 @@ from devstack.postgres import Postgres
 from devstack.receivers import Receivers
 from devstack.stripe_standin.launch import StandInProcess
 from devstack.temporal_server import TemporalServer
+from ledger.config import Document
 from ledger.errors import Refused
 from ledger.store import clock, configuration, views
 from ledger.store.database import Connection, Ledger
@@ -135,12 +136,14 @@ class Stack:
     async def prepare(self, *, keep_configuration: bool = False) -> None:
         """Bring the ledger to this code's schema, with a test clock, and apply the configuration.
 
-        With `keep_configuration` one that somebody has applied since stays in force.
+        With `keep_configuration` one that somebody has applied since stays in force, but for where the outside systems
+        listen now.
         """
         await migrate(self.owner_dsn, test_clock=True)
         async with self.owner() as ledger, ledger.transaction() as conn:
-            if not (keep_configuration and await _configured(conn)):
-                await configuration.apply(conn, self.household.document, "devstack")
+            kept = await _configured(conn) if keep_configuration else None
+            document = self.household.document if kept is None else _rebound(kept, self.household.document)
+            await configuration.apply(conn, document, "devstack")
 
     @asynccontextmanager
     async def owner(self) -> AsyncIterator[Ledger]:
@@ -223,12 +226,18 @@ class Stack:
                 await client.get_workflow_handle(workflow_id).signal("look_now")
 
 
-async def _configured(conn: Connection) -> bool:
+async def _configured(conn: Connection) -> Document | None:
     try:
-        await configuration.in_force(conn)
+        _, document = await configuration.in_force(conn)
     except Refused:
-        return False
-    return True
+        return None
+    return document
+
+
+def _rebound(kept: Document, now: Document) -> Document:
+    """The kept document with the bindings of now in place of its own; of those that nobody listens for, nothing changes."""
+    there = {(binding.tenant, binding.provider): binding for binding in (*kept.bindings, *now.bindings)}
+    return kept.model_copy(update={"bindings": tuple(there.values())}).in_order()
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:

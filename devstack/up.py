@@ -1,14 +1,18 @@
 """`make up`: the stack of the demo, left running with its state kept, until Ctrl-C. People believe what they broke themselves."""
 
 import asyncio
+import json
 import os
 import shlex
 import signal
 import sys
 import time
+from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 from devstack.child import Child, DevstackError
+from devstack.receivers import Receivers
 from devstack.stack import ROOT, Servers, Stack
 from ledger.errors import LedgerError, Refused
 
@@ -18,18 +22,23 @@ _SHORT_LIFE = 20.0  # a worker that ends sooner after its start will not do bett
 _MOST_SHORT_LIVES = 3
 
 
-def run(folder: Path = FOLDER) -> int:
-    """Start everything, say how to use it, and stay until SIGINT or SIGTERM. 0 after an orderly stop."""
+def run(folder: Path = FOLDER, *, erp: bool = False) -> int:
+    """Start everything, say how to use it, and stay until SIGINT or SIGTERM. 0 after an orderly stop.
+
+    With `erp` the outside systems of the order and the delivery date run as well: an ERP, an address book, a mail server.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` leaves SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     environment = folder / "environment"
     try:
-        with Servers(folder, say=_say) as servers, Stack(servers, folder / "ledger", say=_say) as stack:
-            try:
-                return asyncio.run(_serve(stack, environment))
-            finally:
-                # Whoever reads it afterwards would talk to ports where nobody listens. Only ours: the folder is locked here.
-                environment.unlink(missing_ok=True)
+        with Servers(folder, say=_say) as servers, ExitStack() as started:
+            receivers = (
+                started.enter_context(Receivers(folder / "receivers", servers.postgres, say=_say)) if erp else None
+            )
+            stack = started.enter_context(Stack(servers, folder / "ledger", receivers=receivers, say=_say))
+            # Whoever reads it afterwards would talk to ports where nobody listens. Only ours: the folder is locked here.
+            started.callback(environment.unlink, missing_ok=True)
+            return asyncio.run(_serve(stack, environment))
     except KeyboardInterrupt:
         return 0
     except (DevstackError, LedgerError, PermissionError) as error:
@@ -114,8 +123,43 @@ def _words(stack: Stack, worker: Child, environment: Path) -> list[str]:
         f"  {effects} propose refund {large} --amount 150.00 --key large-{today} {always}",
         f"  {effects} inbox",
         f"  {effects} approve acme/large-{today} --as bob",
+        *_order_words(stack, effects, today),
         f"Kill the worker whenever you like: kill -9 {worker.pid}. Another one starts.",
         "Ctrl-C stops everything; the state is kept for the next time.",
+    ]
+
+
+def _order_words(stack: Stack, effects: str, today: str) -> list[str]:
+    """How to try the other two jobs, with files that are ready to be sent."""
+    if stack.receivers is None:
+        return [
+            "`make up ERP=1` runs an ERP, an address book and a mail server as well, for orders and delivery dates."
+        ]
+    world, folder = stack.receivers, stack.root
+    customer, placed = world.erp.add_customer("Customer of today"), world.erp.place_order()
+    later = max(line.delivery_date for line in placed.lines if line.delivery_date is not None) + timedelta(days=30)
+    order = {
+        "tenant": "acme", "order": f"O-{today}", "actor": "order-bot", "requested_by": "mia", "customer": customer.code,
+        "currency": "eur", "items": [{"product": "WIDGET", "quantity": 3, "unit_price_minor": 12_50}],
+        "total_minor": 37_50, "mail": {"reference": "<1@customer.test>", "digest": "sha256:" + "0" * 64},
+        "confirm_to": "buyer@customer.test",
+    }  # fmt: skip
+    date = {
+        "tenant": "acme", "business_key": f"date-{today}", "action": "change_delivery_date", "target": placed.number,
+        "arguments": {"delivery_date": later.isoformat()}, "actor": "order-bot",
+        "requested_by": "mia", "evidence": [{"kind": "ticket", "reference": "T-2"}],
+    }  # fmt: skip
+    (folder / "order.json").write_text(json.dumps(order, indent=2))
+    (folder / "date.json").write_text(json.dumps(date, indent=2))
+    return [
+        f"Tryton {world.tryton.base_url}, address book {world.radicale.base_url}, mail on port {world.mail.imap_port} (IMAP)",
+        "An order becomes a draft invoice; the customer's record and the mail follow once it is approved and exists:",
+        f"  {effects} propose order {_shown(folder / 'order.json')} --as order-bot",
+        f"  {effects} approve acme/O-{today}/invoice --as alice",
+        f"  {effects} propose order {_shown(folder / 'order.json')} --as order-bot --wait 30",
+        "A delivery date moves on the version that was read and approved, or not at all:",
+        f"  {effects} propose file {_shown(folder / 'date.json')} --as order-bot",
+        f"  {effects} approve acme/date-{today} --as bob",
     ]
 
 

@@ -3,8 +3,14 @@
 from collections.abc import Iterable, Iterator
 
 from ledger.errors import Broken, Refused
+from providers.carddav_contacts import CardDavCreate, CardDavUpdate
+from providers.mail import Mail
 from providers.port import Provider
 from providers.stripe_refunds import StripeRefunds
+from providers.tryton_customers import TrytonCustomers
+from providers.tryton_delivery import TrytonDelivery
+from providers.tryton_invoices import TrytonInvoices
+from providers.tryton_rpc import Logins
 
 
 class Registry:
@@ -34,4 +40,16 @@ class Registry:
 
 def default_registry(stripe_base_url: str | None = None) -> Registry:
     """All adapters of this application. A base URL replaces Stripe's own, for a stand-in or an egress gateway."""
-    return Registry([StripeRefunds(stripe_base_url)])
+    logins = Logins()
+    return Registry(
+        [
+            StripeRefunds(stripe_base_url),
+            TrytonInvoices(logins),
+            TrytonDelivery(logins),
+            TrytonCustomers(logins),
+            CardDavCreate(),
+            CardDavUpdate(),
+            Mail(archived=True),
+            Mail(archived=False),
+        ]
+    )

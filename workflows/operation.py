@@ -86,6 +86,7 @@ class OperationWorkflow:
         """From proposal to end; the answer is the same that `propose` gives."""
         await self._begin()
         while not self._ended():
+            await self._tell_parent()
             if self._box:
                 await self._settle_message(self._box[0])
             elif self._progress.next is Next.DONE:
@@ -95,7 +96,6 @@ class OperationWorkflow:
                 await self._sleep()
                 if not self._box:
                     await self._step()
-            await self._tell_parent()
             self._renew_history()
         return _answer(self._progress)
 

@@ -140,16 +140,17 @@ def test_a_marker_is_found_in_either_case_and_however_packets_are_split(proxy: F
 
 
 def test_the_fault_whose_marker_comes_first_takes_the_request(proxy: FaultProxy, lines: Lines) -> None:
-    late = proxy.arm(CutReply(after=b"three"))
     early = proxy.arm(ReplaceReply(after=b"one", answer=b"no\n"))
+    late = proxy.arm(CutReply(after=b"three"))
     with _client(proxy) as client:
-        assert _ask(client, b"one\n") == b"no\n"
+        assert _ask(client, b"one two three\n") == b"no\n"
+        early.wait_fired()
+        assert late.fired == 0
         assert _ask(client, b"two\n") == b"heard two\n"
         with pytest.raises(ConnectionResetError):
             _ask(client, b"three\n")
-    early.wait_fired()
-    late.wait_fired()
-    assert lines.heard == [b"one\n", b"two\n", b"three\n"]
+        late.wait_fired()
+    assert lines.heard == [b"one two three\n", b"two\n", b"three\n"]
 
 
 def test_without_a_marker_the_next_connection_is_taken_before_the_server_speaks() -> None:

@@ -1,81 +1,31 @@
 """The command line against real servers: every verb once, on the ways people go wrong as well."""
 
 import asyncio
-import contextlib
 import hashlib
-import io
-import json
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-import structlog
 
-import starter
 from devstack.ports import free_port
 from ledger.fingerprint import fingerprint
 from ledger.statement import read_sheet
 from tests.conftest import Rig
+from tests.e2e.spoken import Effects, Spoken, speaking, surroundings
 
 ROOT = Path(__file__).parents[2]
 A_DAY_AND_AN_HOUR = 25 * 3600.0
 
 
-@dataclass(frozen=True)
-class Spoken:
-    """What one command said."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """Its one JSON document."""
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-
-Effects = Callable[..., Awaitable[Spoken]]
-
-
-def surroundings(rig: Rig) -> dict[str, str]:
-    """What the command line needs to find this rig."""
-    keys = rig.stack.household.folder / "keys"
-    return {
-        **rig.stack.environment(),
-        "EFFECTS_OWNER_DSN": rig.stack.owner_dsn,
-        "EFFECTS_KEYS_DIR": str(keys),
-        "EFFECTS_PASSPHRASE_FILE": str(keys / "passphrase"),
-    }
-
-
 @pytest.fixture
 def effects(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Effects]:
     """Run a command in this process, beside the worker's loop; with JSON unless told otherwise."""
-    # stdout is the command's alone: the worker's log lines, made meanwhile in another thread, go elsewhere
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
-    for name, value in surroundings(rig).items():
-        monkeypatch.setenv(name, value)
-
-    def speak(arguments: list[str]) -> Spoken:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = starter.main(arguments)
-        return Spoken(code, out.getvalue(), err.getvalue())
-
-    async def run(*arguments: str, as_json: bool = True) -> Spoken:
-        return await asyncio.to_thread(speak, [*arguments, *(["--json"] if as_json else [])])
-
-    yield run
-    structlog.reset_defaults()
+    yield from speaking(rig, monkeypatch)
 
 
 def refund(target: str, amount: str, key: str, *more: str, requested_by: str = "mia") -> list[str]:

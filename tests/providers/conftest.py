@@ -5,9 +5,9 @@ A rig drives one adapter against its stand-in, and reads the stand-in's journal:
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
@@ -17,8 +17,34 @@ from devstack.stripe_standin.presets import FAULTS
 from devstack.stripe_standin.rules import Rule
 from ledger.contract import Contract
 from ledger.model import Hint, Operation, Outcome, Standing
-from providers.port import Classified, Credential, Provider
+from providers.port import Classified, Credential, Provider, Request
 from providers.registry import Registry, default_registry
+from tests.providers.rigs_carddav import carddav_create_rig, carddav_stage, carddav_update_rig
+from tests.providers.rigs_mail import mail_proxies, mail_rig, mail_server, mail_unarchived_rig
+from tests.providers.rigs_tryton_invoices import tryton_invoices_rig, tryton_invoices_server
+from tests.providers.rigs_tryton_updates import (
+    tryton_customers_rig,
+    tryton_delivery_rig,
+    tryton_updates_server,
+    tryton_updates_stage,
+)
+
+# Fixtures of the rigs below, given to every test here.
+__all__ = [
+    "carddav_create_rig",
+    "carddav_stage",
+    "carddav_update_rig",
+    "mail_proxies",
+    "mail_rig",
+    "mail_server",
+    "mail_unarchived_rig",
+    "tryton_customers_rig",
+    "tryton_delivery_rig",
+    "tryton_invoices_rig",
+    "tryton_invoices_server",
+    "tryton_updates_server",
+    "tryton_updates_stage",
+]
 
 SECRET = "sk_test_oftheadapters0000"  # noqa: S105 (known to the stand-in only)
 LIVE_SECRET = "sk_live_oftheadapters0000"  # noqa: S105
@@ -133,6 +159,24 @@ class StripeRig:
         timing = self.provider.contract.timing.model_copy(update={"call_deadline": seconds})
         return self.provider.contract.model_copy(update={"timing": timing})
 
+    async def request(self, operation: Operation) -> Request:
+        """What would be sent."""
+        return self.provider.build_request(operation, {})
+
+    @contextmanager
+    def cut(self, when: Literal["before", "after"]) -> Iterator[None]:
+        """The next refund is lost on its way to the stand-in, or its answer on the way back."""
+        self.world.fault("lost-request" if when == "before" else "lost-answer")
+        yield
+
+    def break_receiver(self) -> None:
+        """The stand-in is gone at once."""
+        self.process.kill()
+
+    def mend(self) -> None:
+        """It is back, with all that it kept."""
+        self.process.restart()
+
     async def send(self, operation: Operation, *, allowed: bool = True, contract: Contract | None = None) -> Classified:
         """Send the operation's own request."""
 
@@ -150,6 +194,10 @@ class StripeRig:
     def effects(self, operation: Operation) -> list[Any]:
         """What the journal says this operation did."""
         return list(self.world.journal(marker=str(operation.operation_id)).effects)
+
+    def arrivals(self) -> int:
+        """How many refunds were asked for, whoever asked."""
+        return sum(line.method == "POST" for line in self.world.journal().arrivals)
 
     def writes(self, operation: Operation) -> list[Any]:
         """The writes of this operation that arrived."""
@@ -176,7 +224,17 @@ def stripe_rig(stripe_process: StandInProcess, registry: Registry) -> StripeRig:
     return StripeRig(stripe_process, registry.for_action("refund"), account)
 
 
-RIGS = {"refund": "stripe_rig"}
+# One rig for every action: what the shared suite drives.
+RIGS = {
+    "refund": "stripe_rig",
+    "create_draft_invoice": "tryton_invoices_rig",
+    "change_delivery_date": "tryton_delivery_rig",
+    "update_customer": "tryton_customers_rig",
+    "create_contact": "carddav_create_rig",
+    "update_contact": "carddav_update_rig",
+    "send_mail": "mail_rig",
+    "send_mail_unarchived": "mail_unarchived_rig",
+}
 
 
 @pytest.fixture(params=sorted(RIGS))
