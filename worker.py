@@ -120,8 +120,13 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
         max_concurrent_activities=settings.activities_at_once,
         # A dead worker's sticky queue is the hidden wait after a kill: ten seconds by default.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
-        graceful_shutdown_timeout=timedelta(seconds=settings.drain_seconds),
+        graceful_shutdown_timeout=timedelta(seconds=drain_seconds(ports)),
     )
+
+
+def drain_seconds(ports: Ports) -> float:
+    """How long the worker finishes what it began before it stops: longer than any lease that it can hold."""
+    return max((ports.timing or provider.contract.timing).lease for provider in ports.registry) + 5.0
 
 
 async def check_ledger(ledger: Ledger, settings: Settings) -> None:

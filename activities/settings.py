@@ -58,8 +58,3 @@ class Settings(BaseSettings):
             if value is not None
         }
         return Timing(**given) if given and self.dev else None
-
-    @property
-    def drain_seconds(self) -> float:
-        """How long a worker finishes what it began before it stops: longer than any lease."""
-        return (self.timing() or Timing()).lease + 5.0

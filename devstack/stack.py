@@ -183,7 +183,7 @@ class Stack:
             "TEMPORAL_ADDRESS": self.servers.temporal.address,
         }
 
-    def worker(self, *, grace_seconds: float = 60.0, **extra: str) -> Child:
+    def worker(self, *, grace_seconds: float = 180.0, **extra: str) -> Child:
         """Start one more worker process; `grace_seconds` is how long it may finish what it began before it is killed."""
         number = len(self.workers) + 1
         child = Child.spawn(

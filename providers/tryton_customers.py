@@ -60,7 +60,7 @@ _LONGEST = {"email": 254, "phone": 40, "note": 200}
 _WORDS = {
     "customer_missing": "there is no party of this code",
     "customer_ambiguous": "there are several parties of this code",
-    "customer_inactive": "the party is deactivated: nothing of it can be changed",
+    "customer_inactive": "the party is deactivated: activate it again before it is changed",
     "already_so": "the party says all of this already",
 }
 
@@ -191,7 +191,9 @@ def read_party(row: Mapping[str, Any]) -> Party | None:
         stamp, code, title, active = row["_timestamp"], row["code"], row["name"] or "", row["active"]
         party = Party(row["id"], code, title, active, micros_at(row["create_date"]), stamp, contacts)
         stamps = {party.name: party.stamp} | {contact.name: contact.stamp for contact in contacts}
+        ids = (party.id, *(contact.id for contact in contacts))
         whole = isinstance(code, str) and isinstance(title, str) and type(active) is bool
+        whole = whole and all(type(number) is int for number in ids)
         return party if whole and version_text(stamps) is not None else None
     except (KeyError, TypeError, AttributeError, ValueError):
         return None

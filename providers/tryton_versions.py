@@ -62,8 +62,8 @@ def contract_of(action: str, marker: str) -> Contract:
                     "cost little where a replica answers"),
             measured("lookup.complete", "a record is read with all its parts in one transaction of the server"),
             measured("lookup.marker_editable", "a buyer may overwrite the text that holds the mark"),
-            assumed("processing", "a lock in the ERP's database holds a write back, also when its client has gone, and no timeout "
-                    "ends it; an hour is longer than an update or a batch run should hold these records"),
+            assumed("processing", "a lock in the ERP's database holds a write back, also when its client has gone, and no "
+                    "timeout ends it; an hour is longer than an update or a batch run should hold these records"),
             assumed("effect_can_change", "what somebody writes later is another change, under a version of its own"),
         ),
     )  # fmt: skip

@@ -26,7 +26,6 @@ from ledger.model import Operation
 from providers.port import Classified, Credential, Look, Request
 from providers.tryton_customers import TrytonCustomers
 from providers.tryton_delivery import TrytonDelivery
-from providers.tryton_versions import ConditionalWrites
 
 DUE = (datetime.now(UTC) + timedelta(days=60)).date().isoformat()
 CHANGE = {"email": "new.office@customer.example", "phone": "+32 2 555 12 12"}
@@ -59,7 +58,7 @@ class TrytonUpdatesRig:
     world: TrytonWorld
     proxy: FaultProxy
     account: str
-    provider: ConditionalWrites
+    provider: TrytonDelivery | TrytonCustomers
     requests: dict[UUID, Request] = field(default_factory=dict)
     action: ClassVar[str]
     # What our write leaves in the log of the record that it is called on.
@@ -102,14 +101,14 @@ class TrytonUpdatesRig:
     async def preflight(self, operation: Operation, marker: str | None = None) -> Any:
         """What the adapter reads for this operation."""
         wanted = self.provider.marker_of(operation) if marker is None else marker
-        return await self.provider.preflight(self.credential, operation.target, operation.arguments, wanted)  # type: ignore[attr-defined]
+        return await self.provider.preflight(self.credential, operation.target, operation.arguments, wanted)
 
     async def request(self, operation: Operation) -> Request:
         """What the first claim would freeze; the same every time."""
         if operation.operation_id not in self.requests:
             read = await self.preflight(operation)
             assert read.complete and not read.unfit, read
-            self.requests[operation.operation_id] = self.provider.build_request(operation, read.basis)  # type: ignore[attr-defined]
+            self.requests[operation.operation_id] = self.provider.build_request(operation, read.basis)
         return self.requests[operation.operation_id]
 
     def claimed(self, operation: Operation) -> Operation:
@@ -133,7 +132,7 @@ class TrytonUpdatesRig:
 
         request = await self.request(operation)
         used = credential or replace(self.credential, endpoint=through or self.credential.endpoint)
-        kept = contract or self.provider.contract  # type: ignore[attr-defined]
+        kept = contract or self.provider.contract
         return await self.provider.send(used, self.claimed(operation), request, kept, guard, lambda: None)
 
     async def look(self, operation: Operation) -> Look:
@@ -143,7 +142,7 @@ class TrytonUpdatesRig:
 
     def brief_contract(self, seconds: float = 1.5) -> Contract:
         """The contract with a deadline that a test can wait for."""
-        kept: Contract = self.provider.contract  # type: ignore[attr-defined]
+        kept: Contract = self.provider.contract
         return kept.model_copy(update={"timing": kept.timing.model_copy(update={"call_deadline": seconds})})
 
     def record(self, operation: Operation) -> int:

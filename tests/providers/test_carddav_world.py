@@ -218,13 +218,15 @@ async def test_a_server_that_is_away_has_no_effect(carddav_rig: CardDavRig) -> N
     assert (seen.outcome, seen.hint) == (NO_EFFECT, Hint.NOT_SENT) and rig.effects(operation) == []
 
 
-@pytest.mark.parametrize("version", [None, "", "*", 'W/"1"', "bare"], ids=repr)
+@pytest.mark.parametrize("version", [None, "", "*", 'W/"1"', "bare", "the other action's"], ids=repr)
 async def test_a_write_without_a_version_is_impossible(version: Any, carddav_rig: CardDavRig) -> None:
     """The operation has none, or the frozen row was emptied: `Broken` each time, and nothing arrives.
 
     Red: leave `_check_version` out of `_check_frozen`, and let `Line.write` send without a condition: the card is overwritten.
     """
     rig, operation = carddav_rig, await carddav_rig.operation()
+    if version == "the other action's":
+        version = "absent" if rig.action == "update_contact" else '"x"'
     good = await rig.request(operation)
     arrived = rig.arrivals()
     emptied = Request(**vars(good) | {"parameters": good.parameters | {"version": version}})

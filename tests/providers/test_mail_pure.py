@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ledger.contract import Contract, LookupTerms
@@ -280,11 +280,14 @@ NAMES = st.text(min_size=1, max_size=80).filter(_may_stand)
 
 
 @settings(max_examples=400, deadline=None, database=None)
+@example(".", "order-confirmation-1")
+@example(". Ltd.", "order-confirmation-1")
+@example("From Ada & Sons", "order-confirmation-1")
 @given(NAMES, st.sampled_from(sorted(TEMPLATES)))
 def test_whatever_is_filled_in_arrives_as_it_was_shown(text: str, template: str) -> None:
     """Injection has no way in: the headers are always the same ten, the text is always the rendered one.
 
-    Red: set mangle_from_, or send the text 8bit, or drop the dot stuffing.
+    Red: drop the dot stuffing (a company's name begins a line).
     """
     operation = a_mail_operation(
         arguments={"to": "ada@example.org", "template": template, "fields": filled(template, text)}

@@ -15,7 +15,6 @@ from providers.mail import Mail
 from providers.port import Credential
 from tests.providers.rigs_mail import SINCE, MailRig, a_mail_operation, yes
 
-pytest_plugins = ("tests.providers.rigs_mail",)
 pytestmark = pytest.mark.asyncio
 
 

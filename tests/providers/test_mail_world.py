@@ -27,7 +27,6 @@ from tests.providers.rigs_mail import (
     yes,
 )
 
-pytest_plugins = ("tests.providers.rigs_mail",)
 pytestmark = pytest.mark.asyncio
 
 

@@ -194,9 +194,9 @@ async def test_a_basis_of_another_version_is_broken(rig: TrytonUpdatesRig) -> No
     edit_header(rig, operation)
     read = await rig.preflight(operation)
     with pytest.raises(Broken):
-        rig.provider.build_request(operation, read.basis)  # type: ignore[attr-defined]
+        rig.provider.build_request(operation, read.basis)
     with pytest.raises(Broken):
-        rig.provider.build_request(operation, {})  # type: ignore[attr-defined]
+        rig.provider.build_request(operation, {})
 
 
 @pytest.mark.parametrize("version", [None, "", "*", "purchase.purchase,1", "party.party,1@*"])
@@ -210,7 +210,7 @@ async def test_nothing_is_built_or_sent_without_a_version(rig: TrytonUpdatesRig,
     before, without = rig.arrivals(), replace(operation, expected_version=version)
     basis = (await rig.preflight(operation)).basis
     with pytest.raises(Broken):
-        rig.provider.build_request(without, basis)  # type: ignore[attr-defined]
+        rig.provider.build_request(without, basis)
     rig.requests[without.operation_id] = request
     with pytest.raises(Broken):
         await rig.send(without)
@@ -482,7 +482,7 @@ async def test_a_server_that_is_gone_was_not_reached(rig: TrytonUpdatesRig) -> N
         seen = await rig.send(operation, through=through)
         gone = replace(rig.credential, endpoint=through)
         look = await rig.provider.look(gone, rig.claimed(operation), operation.proposed_at)
-        found = await rig.provider.preflight(gone, operation.target, operation.arguments, "")  # type: ignore[attr-defined]
+        found = await rig.provider.preflight(gone, operation.target, operation.arguments, "")
         assert await rig.provider.whose(gone) is None
         assert await rig.provider.read_receipt(gone, operation, rig_receipt(operation)) is None
     finally:

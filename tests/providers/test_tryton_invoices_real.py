@@ -296,7 +296,10 @@ async def test_what_people_do_to_a_draft_is_seen(rig: Rig) -> None:
 
     world.edit_record("account.invoice", invoice, reference="a person's own words")
     assert await now() == [(False, True, Standing.GOOD)]
-    world.edit_record("account.invoice", invoice, reference=str(operation.operation_id))
+    world.edit_record("account.invoice", invoice, reference=str(operation.operation_id), description="edited")
+    assert await now() == [(True, False, Standing.GOOD)]
+    description = f"Order {operation.arguments['order']}"
+    world.edit_record("account.invoice", invoice, description=description)
     [line, _] = world.buyer.read("account.invoice", [invoice], ["lines"])[0]["lines"]
     world.edit_record("account.invoice.line", line, quantity=4.0)
     assert await now() == [(True, False, Standing.GOOD)]

@@ -296,7 +296,9 @@ async def test_without_a_login_nothing_is_written_and_no_guard_is_asked() -> Non
     assert "401" in seen.detail()["message"] and "wrong-password" not in repr(seen)
 
 
-async def test_a_login_that_hangs_ends_with_the_deadline_for_all_who_wait_for_it() -> None:
+async def test_a_login_that_hangs_ends_for_each_who_waits_for_it_with_its_own_deadline() -> None:
+    """Red: wait for the gate without a deadline, and the patience of the first is that of all."""
+
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         await asyncio.sleep(30)
@@ -305,11 +307,14 @@ async def test_a_login_that_hangs_ends_with_the_deadline_for_all_who_wait_for_it
     endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     credential = Credential("erp/1", False, f"robot:{PASSWORD}", endpoint=endpoint)
     logins = Logins()
-    lines = [TrytonSession(credential, logins, deadline_seconds=0.4) for _ in range(3)]
-    async with asyncio.timeout(3):
-        seen = await asyncio.gather(*(line.write(WRITE, [context_of(1)], yes, lambda: None) for line in lines))
+    patient, *hasty = [TrytonSession(credential, logins, deadline_seconds=seconds) for seconds in (25, 0.4, 0.5)]
+    first = asyncio.create_task(patient.call("model.x.read", [1]))
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(10):
+        seen = await asyncio.gather(*(line.write(WRITE, [context_of(1)], yes, lambda: None) for line in hasty))
+    assert [one.kind for one in seen] == [Kind.NOT_SENT] * 2 and not first.done()
+    first.cancel()
     server.close()
-    assert [one.kind for one in seen] == [Kind.NOT_SENT] * 3
 
 
 @pytest.mark.parametrize("params", [[], [[1], {}], [[1], {}, {"company": 2}], [[1], {}, None]])
