@@ -6,6 +6,7 @@ is what pages somebody.
 """
 
 from datetime import timedelta
+from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -21,143 +22,86 @@ PATIENT = RetryPolicy(
 # answered and timers run while our Postgres is down.
 AT_ONCE = timedelta(milliseconds=100)
 # Longer than any lease, with time to write down an answer while our own Postgres restarts.
-DISPATCH_TIMEOUT = timedelta(minutes=6)
+DISPATCH_SECONDS = 360.0
+
+T = TypeVar("T")
 
 
 async def propose(proposal: Proposal) -> Progress:
     """Record the proposal and judge it."""
-    answer: Progress = await workflow.execute_local_activity(
-        "propose",
-        proposal,
-        result_type=Progress,
-        start_to_close_timeout=timedelta(seconds=20),
-        local_retry_threshold=AT_ONCE,
-        retry_policy=PATIENT,
-        summary="record and judge the proposal",
-    )
-    return answer
+    return await _here("propose", proposal, Progress, "record and judge the proposal", seconds=20)
 
 
 async def judge(ref: OperationRef) -> Progress:
     """Judge again an operation that was not sent: it was proposed, or people spoke, or its approval may have expired."""
-    answer: Progress = await workflow.execute_activity(
-        "judge",
-        ref,
-        result_type=Progress,
-        start_to_close_timeout=timedelta(seconds=60),
-        heartbeat_timeout=timedelta(seconds=10),
-        retry_policy=PATIENT,
-        summary="read the target and judge",
-    )
-    return answer
+    return await _anywhere("judge", ref, Progress, "read the target and judge", seconds=60)
 
 
 async def record(message: Message) -> Progress:
     """Verify and keep what a person signed, or write down why it was refused."""
-    answer: Progress = await workflow.execute_local_activity(
-        "record",
-        message,
-        result_type=Progress,
-        start_to_close_timeout=timedelta(seconds=10),
-        local_retry_threshold=AT_ONCE,
-        retry_policy=PATIENT,
-        summary=f"record a message: {message.kind}",
-    )
-    return answer
+    return await _here("record", message, Progress, f"record a message: {message.kind}")
 
 
 async def dispatch(ref: OperationRef) -> Progress:
     """Claim and send once."""
-    answer: Progress = await workflow.execute_activity(
-        "dispatch",
-        ref,
-        result_type=Progress,
-        start_to_close_timeout=DISPATCH_TIMEOUT,
-        heartbeat_timeout=timedelta(seconds=5),
-        retry_policy=PATIENT,
-        summary="claim and send",
-    )
-    return answer
+    return await _anywhere("dispatch", ref, Progress, "claim and send", seconds=DISPATCH_SECONDS, heartbeat=5)
 
 
 async def reconcile(ref: OperationRef) -> Progress:
     """Decide the next step about an operation that was sent, and look at the provider when that is the step."""
-    answer: Progress = await workflow.execute_activity(
-        "reconcile",
-        ref,
-        result_type=Progress,
-        start_to_close_timeout=timedelta(seconds=120),
-        heartbeat_timeout=timedelta(seconds=10),
-        retry_policy=PATIENT,
-        summary="decide what may be done next",
-    )
-    return answer
+    return await _anywhere("reconcile", ref, Progress, "decide what may be done next")
 
 
 async def read(ref: OperationRef) -> Progress:
     """Where the operation stands, read by this worker itself."""
-    answer: Progress = await workflow.execute_local_activity(
-        "read",
-        ref,
-        result_type=Progress,
-        start_to_close_timeout=timedelta(seconds=10),
-        local_retry_threshold=AT_ONCE,
-        retry_policy=PATIENT,
-        summary="read the ledger",
-    )
-    return answer
+    return await _here("read", ref, Progress, "read the ledger")
 
 
 async def resolve(message: Message) -> Progress:
     """Judge a signed resolution or look-again against the evidence."""
-    answer: Progress = await workflow.execute_activity(
-        "resolve",
-        message,
-        result_type=Progress,
-        start_to_close_timeout=timedelta(seconds=120),
-        heartbeat_timeout=timedelta(seconds=10),
-        retry_policy=PATIENT,
-        summary="judge a resolution against the evidence",
-    )
-    return answer
+    return await _anywhere("resolve", message, Progress, "judge a resolution against the evidence")
 
 
 async def hold(request: HoldRequest) -> HoldAnswer:
     """Verify and apply a signed hold or release."""
-    answer: HoldAnswer = await workflow.execute_local_activity(
-        "hold",
-        request,
-        result_type=HoldAnswer,
-        start_to_close_timeout=timedelta(seconds=10),
-        retry_policy=PATIENT,
-        summary="apply a hold or release",
-    )
-    return answer
+    return await _here("hold", request, HoldAnswer, "apply a hold or release")
 
 
 async def plan_order(order: Order) -> Plan:
     """Check the order and plan its steps."""
-    answer: Plan = await workflow.execute_local_activity(
-        "plan_order",
-        order,
-        result_type=Plan,
-        start_to_close_timeout=timedelta(seconds=10),
-        local_retry_threshold=AT_ONCE,
-        retry_policy=PATIENT,
-        summary="check the order",
-    )
-    return answer
+    return await _here("plan_order", order, Plan, "check the order")
 
 
 async def order_steps(keys: Keys) -> Views:
     """Where the steps of an order stand, read by this worker itself."""
-    answer: Views = await workflow.execute_local_activity(
-        "order_steps",
-        keys,
-        result_type=Views,
-        start_to_close_timeout=timedelta(seconds=10),
+    return await _here("order_steps", keys, Views, "read the steps")
+
+
+async def _here(name: str, message: object, answer: type[T], summary: str, *, seconds: float = 10) -> T:
+    """A quick and idempotent activity, local to this worker, so that nobody else can answer for it."""
+    told: T = await workflow.execute_local_activity(
+        name,
+        message,
+        result_type=answer,
+        start_to_close_timeout=timedelta(seconds=seconds),
         local_retry_threshold=AT_ONCE,
         retry_policy=PATIENT,
-        summary="read the steps",
+        summary=summary,
     )
-    return answer
+    return told
+
+
+async def _anywhere(
+    name: str, message: object, answer: type[T], summary: str, *, seconds: float = 120, heartbeat: float = 10
+) -> T:
+    """An activity that speaks to a provider, on any worker; a silent one is given to another worker."""
+    told: T = await workflow.execute_activity(
+        name,
+        message,
+        result_type=answer,
+        start_to_close_timeout=timedelta(seconds=seconds),
+        heartbeat_timeout=timedelta(seconds=heartbeat),
+        retry_policy=PATIENT,
+        summary=summary,
+    )
+    return told

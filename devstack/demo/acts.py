@@ -30,7 +30,7 @@ async def the_same_lost_answer_twice(stage: Stage) -> None:
 async def _play_plain(stage: Stage) -> None:
     stack = stage.stack
     task_queue = f"{stack.task_queue}-plain"
-    promise = Promise("workflow completed", reached=2, refunds=2)
+    promise = Promise("workflow completed", reached=2, effects=2)
     stage.show.step(f"plain: asks Stripe, gives up after {TRY_SECONDS} s, and Temporal tries again with a new key")
     async with (
         stage.play("plain activity, new key per try", promise) as scene,
@@ -56,7 +56,7 @@ async def _play_plain(stage: Stage) -> None:
 
 
 async def _play_ours(stage: Stage) -> None:
-    async with stage.play("ours, the same fault", Promise("succeeded", reached=2, refunds=1)) as scene:
+    async with stage.play("ours, the same fault", Promise("succeeded", reached=2, effects=1)) as scene:
         stage.stack.stripe.control.fault("hang-after", payment_intent=scene.target)
         await stage.propose(scene)
         stage.show.step(
@@ -79,7 +79,7 @@ async def twenty_five_hours_later(stage: Stage) -> None:
         " later, when Stripe has forgotten the key: a repeat would be a second refund.",
         "Somebody has to find out by hand whether the customer was refunded.",
     )
-    promise = Promise("succeeded", reached=1, refunds=1)
+    promise = Promise("succeeded", reached=1, effects=1)
     async with stage.play("killed after Stripe executed, 25 h", promise) as scene:
         await killed_while_sending(stage, scene)
         made = [e.refund for e in stage.journal(scene).effects]
@@ -106,7 +106,7 @@ async def a_person(stage: Stage) -> None:
         "A larger refund waits for a signature, and others try to give it: too late, forged, the one who asked, noise.",
         "Only the right signature lets it go, and the trail has each refused one with its reason.",
     )
-    promise = Promise("succeeded", reached=1, refunds=1, people=("bob",))
+    promise = Promise("succeeded", reached=1, effects=1, people=("bob",))
     async with stage.play("a person lets it go", promise) as scene:
         await stage.propose(scene, LARGE, requested_by="alice")
         await stage.until_state(scene, State.AWAITING_APPROVAL)
@@ -165,7 +165,7 @@ async def nobody_knows(stage: Stage) -> None:
         " an attempt without an outcome.",
         "A retry might refund twice and giving up might refund never: it must wait for people, and one is too few.",
     )
-    promise = Promise("rejected", reached=0, lost=1, refunds=0, people=("olga", "oscar"))
+    promise = Promise("rejected", reached=0, lost=1, effects=0, people=("olga", "oscar"))
     async with stage.play("lost before Stripe, 25 h", promise) as scene:
         stage.stack.stripe.control.fault("lost-request", payment_intent=scene.target)
         await killed_while_sending(stage, scene)

@@ -48,7 +48,7 @@ async def play_more(stage: Stage) -> None:
 
 async def small_and_waived(stage: Stage) -> None:
     """Nothing is broken."""
-    async with stage.play("small, waived by policy", Promise("succeeded", reached=1, refunds=1)) as scene:
+    async with stage.play("small, waived by policy", Promise("succeeded", reached=1, effects=1)) as scene:
         await stage.propose(scene)
         await stage.until_state(scene, *_ENDS)
         stage.show.step("12.00 EUR is within the waiver: sent without a person", scene.name)
@@ -56,7 +56,7 @@ async def small_and_waived(stage: Stage) -> None:
 
 async def lost_and_repeated(stage: Stage) -> None:
     """The connection closes instead of an answer; the key is fresh."""
-    async with stage.play("answer lost, repeated in window", Promise("succeeded", reached=2, refunds=1)) as scene:
+    async with stage.play("answer lost, repeated in window", Promise("succeeded", reached=2, effects=1)) as scene:
         stage.stack.stripe.control.fault("closed-answer", payment_intent=scene.target)
         await stage.propose(scene)
         await stage.until_state(scene, *_ENDS)
@@ -67,7 +67,7 @@ async def lost_and_repeated(stage: Stage) -> None:
 
 async def still_running(stage: Stage) -> None:
     """Stripe works on the first request for longer than we wait; until it is done it answers repeats with 409."""
-    promise = Promise("succeeded", reached=3, reached_at_most=6, refunds=1)
+    promise = Promise("succeeded", reached=3, reached_at_most=6, effects=1)
     async with stage.play("409 while the first runs", promise) as scene:
         slow = FAULTS["slow"].model_copy(update={"seconds": CALL_DEADLINE + 4.0})
         stage.stack.stripe.control.fault(slow, payment_intent=scene.target)
@@ -80,7 +80,7 @@ async def still_running(stage: Stage) -> None:
 
 async def stored_error_executed(stage: Stage) -> None:
     """Stripe refunded, then broke, and will say 500 to this key for ever."""
-    async with stage.play("stored 500, although executed", Promise("succeeded", reached=1, refunds=1)) as scene:
+    async with stage.play("stored 500, although executed", Promise("succeeded", reached=1, effects=1)) as scene:
         stage.stack.stripe.control.fault("stored-500-executed", payment_intent=scene.target)
         await stage.propose(scene)
         await stage.until_state(scene, *_ENDS)
@@ -90,7 +90,7 @@ async def stored_error_executed(stage: Stage) -> None:
 
 async def refused_at_the_door(stage: Stage) -> None:
     """A key that Stripe did not know for a moment, then too many requests: both prove that nothing happened."""
-    async with stage.play("401, then 429", Promise("succeeded", reached=3, refunds=1)) as scene:
+    async with stage.play("401, then 429", Promise("succeeded", reached=3, effects=1)) as scene:
         for fault in ("unauthorized", "rate-limited"):
             stage.stack.stripe.control.fault(fault, payment_intent=scene.target)
         await stage.propose(scene)
@@ -102,7 +102,7 @@ async def refused_at_the_door(stage: Stage) -> None:
 
 async def held_while_unknown(stage: Stage) -> None:
     """One operator holds while the answer is missing; it takes two to let the repeat go."""
-    promise = Promise("succeeded", reached=2, refunds=1, people=("olga", "oscar"))
+    promise = Promise("succeeded", reached=2, effects=1, people=("olga", "oscar"))
     async with stage.play("held and released while unknown", promise) as scene:
         stage.stack.stripe.control.fault("hang-after", payment_intent=scene.target)
         await stage.propose(scene)
@@ -127,7 +127,7 @@ async def held_while_unknown(stage: Stage) -> None:
 
 async def stored_error_without_effect(stage: Stage) -> AsyncIterator[None]:
     """Stripe broke before refunding, and may still do it later; only people can say that it will not."""
-    promise = Promise("rejected", reached=1, refunds=0, people=("olga", "oscar"))
+    promise = Promise("rejected", reached=1, effects=0, people=("olga", "oscar"))
     async with stage.play("stored 500, without effect", promise) as scene:
         stage.stack.stripe.control.fault("stored-500-no-effect", payment_intent=scene.target)
         await stage.propose(scene)
@@ -140,7 +140,7 @@ async def stored_error_without_effect(stage: Stage) -> AsyncIterator[None]:
 
 async def pending_then_good(stage: Stage) -> AsyncIterator[None]:
     """The refund exists and the money is still on its way."""
-    async with stage.play("pending, then good", Promise("succeeded", reached=1, refunds=1)) as scene:
+    async with stage.play("pending, then good", Promise("succeeded", reached=1, effects=1)) as scene:
         stage.stack.stripe.control.fault("pending", payment_intent=scene.target)
         await stage.propose(scene)
         operation = await stage.until_state(scene, *_ENDS)
@@ -154,7 +154,7 @@ async def pending_then_good(stage: Stage) -> AsyncIterator[None]:
 
 async def good_then_void(stage: Stage) -> AsyncIterator[None]:
     """The refund was good, and days later the bank sends the money back."""
-    async with stage.play("good, then void", Promise("succeeded, void", reached=1, refunds=0)) as scene:
+    async with stage.play("good, then void", Promise("succeeded, void", reached=1, effects=0)) as scene:
         stage.stack.stripe.control.fault("late-void", payment_intent=scene.target)
         await stage.propose(scene)
         operation = await stage.until_state(scene, *_ENDS)
@@ -174,7 +174,7 @@ async def good_then_void(stage: Stage) -> AsyncIterator[None]:
 
 async def a_stopped_worker(stage: Stage) -> AsyncIterator[None]:
     """The worker is stopped between its last check and the first byte, and goes on a day later as if nothing was."""
-    async with stage.play("worker stopped mid-send, 25 h", Promise("succeeded", reached=1, refunds=1)) as scene:
+    async with stage.play("worker stopped mid-send, 25 h", Promise("succeeded", reached=1, effects=1)) as scene:
         stage.worker.signal(signal.SIGTERM)
         await stage.until_dead(stage.worker)
         # With one slot it does not ask for a second task, which it would take with it into its sleep.

@@ -15,11 +15,11 @@ from devstack.demo.promises import Row
 HEADINGS = (
     "scenario",
     "ended as",
-    "requests that reached Stripe",
-    "refunds that exist",
+    "requests that\nreached the\nreceiver",
+    "effects\nthat exist",
     "by",
     "seconds",
-    "as promised",
+    "as\npromised",
 )
 
 
@@ -79,10 +79,11 @@ class Show:
                 self._write(f"NOT AS PROMISED, {row.scenario}: {sentence}")
 
     def _rich_table(self, lines: Sequence[tuple[str, ...]]) -> None:
-        table = Table(box=box.SIMPLE_HEAD, title="As the stand-in's own journal has it", title_justify="left")
+        title = "As the receivers' own records have it"
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title, title_justify="left")
         for heading in HEADINGS:
-            # The cells are short and stay whole; the headings fold.
-            table.add_column(heading, justify="right" if heading == "seconds" else "left", no_wrap=True)
+            # On a narrow terminal cells fold; what is cut off could be what matters.
+            table.add_column(heading, justify="right" if heading == "seconds" else "left", overflow="fold")
         for line in lines:
             table.add_row(*line[:-1], Text(line[-1], "green" if line[-1] == "yes" else "bold red"))
         self._console.print(table)
@@ -105,4 +106,4 @@ class Show:
 def _cells(row: Row, wrong: list[str]) -> tuple[str, ...]:
     seconds = f"{row.seconds:.1f}"
     verdict = "no" if wrong else "yes"
-    return (row.scenario, row.ended, row.requests, str(row.counts.refunds), row.by, seconds, verdict)
+    return (row.scenario, row.ended, row.requests, row.effects, row.by, seconds, verdict)

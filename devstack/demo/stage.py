@@ -3,16 +3,17 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowHandle
 
 from activities.messages import Answer, HoldAnswer, Proposal
 from devstack.child import Child
-from devstack.demo.promises import Promise, Row, count, differences
+from devstack.demo.promises import Counts, Number, Promise, Row, differences
+from devstack.demo.records import Payment, Records
 from devstack.demo.show import Show
 from devstack.signing import AGENT, Signer
 from devstack.stack import Stack
@@ -39,6 +40,8 @@ WORKER_SETTINGS = {
 }
 SMALL, LARGE, PAID = 12_00, 150_00, 200_00  # eur; up to 20.00 the example policy waives the person
 
+S = TypeVar("S", bound="Stage")
+
 
 class NotSeen(Exception):
     """What a scenario waited for did not come in time."""
@@ -51,10 +54,12 @@ class Scene:
     number: int
     name: str
     promise: Promise
-    target: str
+    records: Records | None = None
+    target: str = ""
     proposal: Proposal | None = None
     operation_id: str = ""
-    ended: str = ""  # told by the scenario itself where no operation is behind it
+    others: list[str] = field(default_factory=list)  # further operations that belong to the row
+    ended: str = ""  # told by the scenario itself where it is not one operation that says it
     signers: set[str] = field(default_factory=set)  # who signed what does not stand in the operation's own trail
     objections: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
@@ -67,6 +72,9 @@ class Scene:
 
 class Stage:
     """Everything that scenarios share."""
+
+    settings: Mapping[str, str] = WORKER_SETTINGS
+    """Of every worker."""
 
     def __init__(self, stack: Stack, client: Client, ledger: Ledger, show: Show) -> None:
         self.stack = stack
@@ -82,10 +90,17 @@ class Stage:
 
     @asynccontextmanager
     async def play(self, name: str, promise: Promise) -> AsyncIterator[Scene]:
-        """A new row, on a payment of its own of 200.00 EUR. Whatever breaks the scenario is said in its row."""
+        """A new row, on a payment of its own of 200.00 EUR."""
+        async with self.scene(name, promise) as scene:
+            scene.target = self.stack.stripe.control.create_payment(PAID, "eur").payment_intent
+            scene.records = Payment(self.stack.stripe.control, scene.target)
+            yield scene
+
+    @asynccontextmanager
+    async def scene(self, name: str, promise: Promise) -> AsyncIterator[Scene]:
+        """A new row, judged by its `records`, which the scenario sets. Whatever breaks the scenario is said in its row."""
         self.begun += 1
-        payment = self.stack.stripe.control.create_payment(PAID, "eur")
-        scene = Scene(self.begun, name, promise, payment.payment_intent)
+        scene = Scene(self.begun, name, promise)
         try:
             yield scene
         except Exception as error:
@@ -99,36 +114,35 @@ class Stage:
 
     async def _close(self, scene: Scene) -> None:
         people = set(scene.signers)
-        ended = scene.ended
-        if scene.operation_id:
-            operation, trail = await self.operation(scene), await self.trail(scene)
+        for operation_id in self._operations(scene):
+            trail = await self.trail_of(operation_id)
             people |= {str(e.body["person"]) for e in trail if e.kind is EventKind.STATEMENT_ACCEPTED}
-            ended = told(operation)
+        operation = await self.find(scene.operation_id) if scene.operation_id else None
+        ended = scene.ended or ("" if operation is None else told(operation))
         seconds = time.monotonic() - scene.began
-        counts = count(self.journal(scene), self._cut_off(scene))
+        try:
+            counts = await asyncio.to_thread(_records_of(scene).counts)
+        except Exception as error:
+            counts = Counts(0, 0, 0)
+            scene.objections.append(f"its records cannot be read: {type(error).__name__}: {error}")
         row = Row(scene.name, ended, counts, tuple(sorted(people)), seconds, tuple(scene.objections))
         wrong = differences(row, scene.promise)
         self._rows[scene.number] = (row, wrong)
         if wrong:
             self.trails.append(await self._evidence(scene))
 
-    def _cut_off(self, scene: Scene) -> set[str]:
-        """Kinds of faults that were ordered to act on this payment before Stripe reads the request."""
-        ordered = self.stack.stripe.control.faults()
-        early = [r for r in ordered if r["when"] == "before" and r["match"]["payment_intent"] == scene.target]
-        return {str(rule["kind"]) for rule in early}
-
     async def _evidence(self, scene: Scene) -> str:
-        journal = self.journal(scene)
-        lines = [f"--- {scene.name}: the stand-in's journal of {scene.target}"]
-        for a in journal.arrivals:
-            replay = " replayed" if a.replayed else ""
-            lines.append(f"    {a.method} {a.path} key {a.idempotency_key} {a.faults} {a.ended} {a.answer}{replay}")
-        lines += [f"    effect {e.refund} {e.amount} {e.currency} {e.origin} {e.voided or ''}" for e in journal.effects]
-        if scene.operation_id:
-            lines.append(f"    trail of {scene.operation_id}")
-            lines += [f"    {e.number} {e.at:%d %H:%M:%S} {sentence(e)}" for e in await self.trail(scene)]
+        lines = [f"--- {scene.name}"]
+        with suppress(Exception):  # the row says already that they cannot be read
+            lines += await asyncio.to_thread(_records_of(scene).lines)
+        for operation_id in self._operations(scene):
+            lines.append(f"    trail of {operation_id}")
+            lines += [f"    {e.number} {e.at:%d %H:%M:%S} {sentence(e)}" for e in await self.trail_of(operation_id)]
         return "\n".join(lines)
+
+    @staticmethod
+    def _operations(scene: Scene) -> list[str]:
+        return [operation_id for operation_id in (scene.operation_id, *scene.others) if operation_id]
 
     # The agent and the people.
 
@@ -151,6 +165,11 @@ class Stage:
                 evidence=[{"kind": "ticket", "reference": "T-4711"}],
             )
             scene.proposal = (await self.signer()).proposal(proposal)
+        return await self.ask(scene)
+
+    async def ask(self, scene: Scene) -> Answer:
+        """Give this scene's signed proposal, or ask how it went."""
+        assert scene.proposal is not None
         deadline = time.monotonic() + PATIENCE
         while True:
             answer = await propose(self.client, scene.proposal, task_queue=self.stack.task_queue)
@@ -200,21 +219,29 @@ class Stage:
         """The stand-in's journal of this scene's payment."""
         return self.stack.stripe.control.journal(payment_intent=scene.target)
 
-    def reached(self, scene: Scene) -> int:
-        """Refund requests that reached Stripe so far."""
-        return count(self.journal(scene), self._cut_off(scene)).reached
+    def reached(self, scene: Scene) -> Number:
+        """Requests that reached the receiver so far."""
+        return _records_of(scene).counts().reached
 
     async def operation(self, scene: Scene) -> Operation:
         """The operation as the ledger has it now."""
-        async with self.ledger.transaction() as conn:
-            found = await operations.find(conn, uuid.UUID(scene.operation_id))
+        found = await self.find(scene.operation_id)
         assert found is not None
         return found
 
+    async def find(self, operation_id: str) -> Operation | None:
+        """Any operation, by id; None while nothing is recorded."""
+        async with self.ledger.transaction() as conn:
+            return await operations.find(conn, uuid.UUID(operation_id))
+
     async def trail(self, scene: Scene) -> list[Event]:
         """Its trail."""
+        return await self.trail_of(scene.operation_id)
+
+    async def trail_of(self, operation_id: str) -> list[Event]:
+        """The trail of any operation."""
         async with self.ledger.transaction() as conn:
-            return await events.read(conn, uuid.UUID(scene.operation_id))
+            return await events.read(conn, uuid.UUID(operation_id))
 
     async def sheet(self, scene: Scene) -> bytes:
         """The latest sheet that approvers of this operation sign on; nothing if nobody is asked."""
@@ -264,7 +291,7 @@ class Stage:
     def start_worker(self, crash: str = "", **settings: str) -> Child:
         """One more worker process; `crash` is NAME:kill or NAME:stop, which fires once after `arm`."""
         seam = {"EFFECTS_SEAM": f"{crash}:{self.flag}"} if crash else {}
-        return self.stack.worker(grace_seconds=5.0, **WORKER_SETTINGS, **seam, **settings)
+        return self.stack.worker(grace_seconds=5.0, **{**self.settings, **seam, **settings})
 
     async def until_dead(self, worker: Child) -> None:
         """Wait until this worker has ended."""
@@ -284,6 +311,12 @@ class Stage:
         self.flag.touch()
 
 
+def _records_of(scene: Scene) -> Records:
+    if scene.records is None:
+        raise NotSeen("nothing was begun")
+    return scene.records
+
+
 def told(operation: Operation) -> str:
     """How an operation stands, with the standing of its receipt unless it is good."""
     standing = operation.standing
@@ -291,8 +324,8 @@ def told(operation: Operation) -> str:
 
 
 @asynccontextmanager
-async def open_stage(stack: Stack, show: Show) -> AsyncIterator[Stage]:
-    """Schema, configuration and connections."""
+async def open_stage(kind: type[S], stack: Stack, show: Show) -> AsyncIterator[S]:
+    """Schema, configuration and connections, and a stage of this kind on them."""
     await stack.prepare()
     async with stack.owner() as ledger:
-        yield Stage(stack, await stack.client(), ledger, show)
+        yield kind(stack, await stack.client(), ledger, show)

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 from uuid import UUID, uuid4
@@ -72,6 +72,7 @@ class TrytonInvoicesRig:
     proxy: FaultProxy
     account: str
     requests: dict[UUID, Request] = field(default_factory=dict)
+    _away: ExitStack = field(default_factory=ExitStack)
 
     @property
     def credential(self) -> Credential:
@@ -147,12 +148,12 @@ class TrytonInvoicesRig:
         return found
 
     def break_receiver(self) -> None:
-        """The server is gone at once, and nobody listens for it."""
-        self.server.kill()
+        """Nobody listens any more."""
+        self._away.enter_context(self.proxy.down())
 
     def mend(self) -> None:
-        """It is back, with all that it has committed."""
-        self.server.restart()
+        """Somebody listens again."""
+        self._away.close()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from devstack.faults import BlackHole, HoldRequest, ReplaceReply
+from devstack.faults import BlackHole, CutRequest, HoldRequest, ReplaceReply
 from devstack.radicale import CLERK
 from ledger.errors import Broken
 from ledger.fingerprint import check_text
@@ -162,7 +162,7 @@ async def test_a_request_still_under_way_is_not_absent_for_good(carddav_rig: Car
     rig, operation = carddav_rig, await carddav_rig.operation()
     await rig.request(operation)
     held = rig.proxy.arm(HoldRequest(after=WRITE))
-    seen = await rig.send(operation, contract=rig.brief_contract(0.4))
+    seen = await rig.send(operation, contract=rig.brief_contract())
     assert (seen.outcome, seen.hint, seen.detail["ended"]) == (UNKNOWN, Hint.LOST, "deadline")
     early = await look(rig, operation)
     assert (early.effects, early.version_moved) == ((), False)
@@ -176,7 +176,7 @@ async def test_silence_ends_at_the_deadline(carddav_rig: CardDavRig) -> None:
     rig, operation = carddav_rig, await carddav_rig.operation()
     await rig.request(operation)
     rig.proxy.arm(BlackHole(after=WRITE))
-    seen = await rig.send(operation, contract=rig.brief_contract(0.3))
+    seen = await rig.send(operation, contract=rig.brief_contract())
     assert (seen.outcome, seen.hint) == (UNKNOWN, Hint.LOST) and rig.effects(operation) == []
 
 
@@ -185,7 +185,7 @@ async def test_a_server_that_dies_leaves_the_old_card_or_the_new_one(carddav_rig
     rig, operation = carddav_rig, await carddav_rig.operation()
     await rig.request(operation)
     rig.server.pause()
-    seen = await rig.send(operation, contract=rig.brief_contract(0.4))
+    seen = await rig.send(operation, contract=rig.brief_contract())
     rig.server.kill()
     rig.server.restart()
     assert (seen.outcome, seen.hint) == (UNKNOWN, Hint.LOST)
@@ -531,7 +531,7 @@ async def test_an_answer_of_somebody_between_says_nothing(
     rig, operation = carddav_update_rig, await carddav_update_rig.operation()
     await rig.request(operation)
     fault = rig.proxy.arm(ReplaceReply(after=WRITE, answer=reply, deliver=delivered))
-    seen = await rig.send(operation, contract=rig.brief_contract(2.0))
+    seen = await rig.send(operation)
     fault.wait_fired()
     assert (seen.outcome, seen.hint) == (outcome, hint)
     await asyncio.to_thread(rig.book.read, rig.href(operation))  # waits for a write that is still going on
@@ -561,9 +561,8 @@ async def test_a_refusal_after_which_nothing_can_be_read_is_unknown(executed: bo
     await rig.request(operation)
     no = b"HTTP/1.0 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"
     rig.proxy.arm(ReplaceReply(after=WRITE, answer=no, deliver=executed))
-    rig.proxy.arm(BlackHole(after=b"GET /crm/contacts/"))
-    seen = await rig.send(operation, contract=rig.brief_contract(0.8))
-    rig.proxy.disarm()
+    rig.proxy.arm(CutRequest(after=b"GET /crm/contacts/"))
+    seen = await rig.send(operation)
     assert (seen.outcome, seen.hint, seen.detail["read_again"]) == (UNKNOWN, Hint.LOST, False)
     assert len(rig.effects(operation)) == int(executed)
 

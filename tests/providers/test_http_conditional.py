@@ -306,7 +306,7 @@ async def test_a_connection_that_nobody_takes_is_no_effect() -> None:
 @pytest.mark.asyncio
 async def test_silence_ends_at_the_deadline_and_is_unknown(serve: Serve) -> None:
     async with serve(recording) as raw:
-        seen = classify(await write(raw.base_url, TAG, seconds=0.3), TAG)
+        seen = classify(await write(raw.base_url, TAG, seconds=1.0), TAG)
     assert (seen.outcome, seen.hint, seen.detail["ended"]) == (UNKNOWN, Hint.LOST, "deadline")
 
 
