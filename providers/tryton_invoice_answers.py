@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from ledger.model import Hint, Operation, Outcome, SeenEffect, Standing
-from ledger.money import CURRENCIES
+from ledger.money import CURRENCIES, MAX_MINOR
 from providers.port import Classified
 from providers.tryton_rpc import Rows, Told, TrytonSession, classify_no
 from providers.wire import words
@@ -35,7 +35,7 @@ _FIELDS = [
     *("party.code", "lines", "create_date"),
 ]
 _LINE_FIELDS = ["invoice", "type", "product.code", "quantity", "unit_price"]
-_RECEIPT = re.compile(r"account\.invoice,([1-9][0-9]{0,9})")
+_RECEIPT = re.compile(r"account\.invoice,([1-9][0-9]{0,17})")
 _OPERATION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Line = tuple[str, Decimal, Decimal]  # product's code, quantity, unit price in minor units
@@ -92,9 +92,9 @@ class Invoice:
 
     @property
     def amount_minor(self) -> int | None:
-        """The sum without tax in minor units; None where the currency cannot say it exactly."""
+        """The sum without tax in minor units; None where they cannot say it exactly, or the ledger cannot hold it."""
         amount = to_minor(self.untaxed, self.currency)
-        return None if amount is None or amount != int(amount) else int(amount)
+        return None if amount is None or amount != int(amount) or abs(amount) > MAX_MINOR else int(amount)
 
     @property
     def marker(self) -> str | None:

@@ -112,7 +112,7 @@ def with_mark(text: object, marker: str) -> str:
 
 def has_mark(text: object, marker: str) -> bool:
     """Whether a line of the text is our mark and nothing else."""
-    return bool(marker) and marker in marks_in(text)
+    return marker in marks_in(text)
 
 
 def marks_in(text: object) -> list[str]:
