@@ -64,6 +64,7 @@ async def resolve(conn: Connection, namespace: UUID, proposal: Proposal) -> Reso
             arguments = _with(arguments, need["into"].split("."), receipt, field)
             told |= {"into": need["into"], "receipt": receipt}
         recorded.append(told)
+    _no_hole(arguments, "arguments")
     return Resolved(arguments, recorded, await _superseded(conn, namespace, proposal))
 
 
@@ -81,10 +82,17 @@ async def met(conn: Connection, operation: Operation) -> Met:
 
 
 async def approved_before(conn: Connection, operation: Operation) -> frozenset[str]:
-    """The actions of met dependencies that people approved: what `waive_after` of a rule may rest on."""
+    """The actions of met dependencies that `waive_after` of a rule may rest on. Call it under the target lock.
+
+    Approved by people, on the same target, and not yet used for another operation of this action: one approved invoice lets
+    one mail to its customer through, not any number of mails to anybody.
+    """
     found = await dependencies.read(conn, [UUID(need["operation_id"]) for need in operation.depends_on])
     standing = [n for n in found.values() if n.stands and n.state is State.SUCCEEDED and n.people_needed]
-    return frozenset(needed.action for needed in standing)
+    fitting = [n for n in standing if n.target == operation.target]
+    return frozenset(
+        [n.action for n in fitting if not await dependencies.waived_after(conn, operation, n.operation_id)]
+    )
 
 
 def _id_of(namespace: UUID, tenant: str, business_key: str, field: str) -> UUID:
@@ -104,6 +112,20 @@ def _checked(need: dict[str, str], field: str) -> dict[str, str]:
         if need["state"] != State.SUCCEEDED:
             raise Refused("dependency_malformed", "only what succeeded has a receipt", field=f"{field}.state")
     return need
+
+
+def _no_hole(value: object, path: str) -> None:
+    """Nothing is approved with a hole in it: a place that no dependency filled is a mistake of the caller's."""
+    if isinstance(value, str) and PLACE in value:
+        raise Refused(
+            "reference_missing", f"say in depends_on whose receipt goes here, with into {path[10:]}", field=path
+        )
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _no_hole(part, f"{path}.{name}")
+    if isinstance(value, list):
+        for at, part in enumerate(value):
+            _no_hole(part, f"{path}[{at}]")
 
 
 def _receipt(needed: Needed, state: str, field: str) -> str:
@@ -137,8 +159,9 @@ async def _superseded(conn: Connection, namespace: UUID, proposal: Proposal) -> 
         raise Refused("superseded_unknown", "name the business key of an operation that ended", field="supersedes")
     if old.state not in ENDED:
         raise Refused("superseded_open", f"it is {old.state}: ask for it with its own key", field="supersedes")
-    if old.contradicted or (old.state is State.SUCCEEDED and old.stands):
-        raise Refused("superseded_exists", "its effect exists, or may: a person must look first", field="supersedes")
+    if old.contradicted or old.state is State.UNDETERMINED or (old.state is State.SUCCEEDED and old.stands):
+        why = f"it is {old.state}: its effect exists, or may; what is asked anew is another intent, without supersedes"
+        raise Refused("superseded_exists", why, field="supersedes")
     if revised := await dependencies.revision_of(conn, old_id):
         raise Refused("already_superseded", f"{revised} revises it already: supersede that one", field="supersedes")
     return str(old_id)

@@ -12,7 +12,7 @@ from temporalio import activity
 from activities import dependencies
 from activities.dependencies import Met
 from activities.errors import heartbeating, translated
-from activities.judgement import UNREADABLE_PAUSE, Reading, first_send_refusal, read_target
+from activities.judgement import UNREADABLE_PAUSE, Reading, block, first_send_refusal, read_target
 from activities.messages import OperationRef, Progress
 from activities.ports import Ports, boottime
 from activities.progress import tell
@@ -22,7 +22,7 @@ from ledger import recovery
 from ledger.contract import Contract
 from ledger.errors import Refused, Unavailable
 from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Standing, Step
-from ledger.states import BLOCK_EDGE, State
+from ledger.states import State
 from ledger.store import attempts, clock, configuration, events, holds, operations
 from ledger.store.database import Connection, now
 from ledger.trail import EventKind
@@ -37,7 +37,7 @@ class Claim:
     """A committed right to send once: the fence, the frozen request, and when the guard started to count."""
 
     operation: Operation
-    request: Request
+    request: Request | None  # None where the effect is there already: nothing is sent then
     contract: Contract
     credential: Credential
     stamp: float  # CLOCK_BOOTTIME before the claim's transaction began
@@ -113,12 +113,12 @@ class Dispatch:
         every = await attempts.read_attempts(conn, operation.operation_id)
         refusal = await first_send_refusal(conn, document, operation, reading, at)
         if refusal is not None:
-            edge, state = (
-                (9, State.AWAITING_APPROVAL) if refusal.ask_again else (BLOCK_EDGE[operation.state], State.BLOCKED)
+            if not refusal.ask_again:
+                return await tell(conn, await block(conn, operation, refusal, at, reading))
+            after = replace(
+                operation, state=State.AWAITING_APPROVAL, reason=refusal.reason, next_step="judge", next_step_at=at
             )
-            step, due = ("judge", at) if refusal.ask_again else ("", None)
-            after = replace(operation, state=state, reason=refusal.reason, next_step=step, next_step_at=due)
-            return await tell(conn, await operations.move(conn, operation, after, edge, at, refusal.body()))
+            return await tell(conn, await operations.move(conn, operation, after, 9, at, refusal.body()))
         if held:
             return await self._wait(conn, operation, HELD_PAUSE, "held", at)
         if await dependencies.met(conn, operation) is not Met.YES:
@@ -131,18 +131,19 @@ class Dispatch:
         if pause > 0:
             return await self._wait(conn, operation, pause, "backing off", at)
         contract = self._ports.contract_of(operation)
-        request = self._request(operation, reading.preflight.basis)
+        found = tuple(e for e in reading.preflight.effects if e.marked)
+        # Where our own effect has moved the version, no request could be built any more, and none is needed.
+        request = None if found else self._request(operation, reading.preflight.basis)
         rule = document.rule_for(operation.tenant, operation.action, operation.currency)
         prepared = replace(
             operation,
-            frozen_request=operation.frozen_request or vars(request),
+            frozen_request=operation.frozen_request or (vars(request) if request else None),
             frozen_contract=operation.frozen_contract or contract.model_dump(mode="json"),
             first_claimed_at=operation.first_claimed_at or at,
             review_at=operation.review_at or at + timedelta(seconds=rule.review_after_seconds),
         )
         body = {"config_version": version, "review_at": prepared.review_at and prepared.review_at.isoformat()}
         claimed = await self._open(conn, operation, prepared, contract, 7, at, body)
-        found = tuple(e for e in reading.preflight.effects if e.marked)
         if found:
             look = Sighting(reading.began_at, at, True, reading.preflight.effects, detail={"preflight": True})
             claimed = await attempts.record_sighting(conn, claimed, look)
@@ -196,6 +197,7 @@ class Dispatch:
         return self._ports.registry.for_action(operation.action).build_request(operation, basis)
 
     async def _send(self, claim: Claim, wire: Wire) -> Classified:
+        assert claim.request is not None
         provider = self._ports.registry.for_action(claim.operation.action)
 
         async def guard() -> bool:

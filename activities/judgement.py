@@ -84,12 +84,12 @@ async def judge(conn: Connection, operation: Operation, reading: Reading) -> Ope
     at = await now(conn)
     refusal = await _standing_refusal(conn, document, operation, at)
     if refusal is not None:
-        return await _block(conn, operation, refusal, at, reading)
+        return await block(conn, operation, refusal, at, reading)
     if not reading.preflight.complete:
         return await _wait(conn, operation, at + timedelta(seconds=UNREADABLE_PAUSE), reading.problem)
     verdict = await _verdict(conn, document, operation, reading.preflight, at)
     if verdict.kind is policy.VerdictKind.DENY:
-        return await _block(conn, operation, Refusal(verdict.reason, verdict.field, verdict.sentence), at, reading)
+        return await block(conn, operation, Refusal(verdict.reason, verdict.field, verdict.sentence), at, reading)
     if operation.state is State.PROPOSED:
         body = {"complete": True, "facts": reading.preflight.facts}
         operation = await events.append(conn, operation, EventKind.PREFLIGHT, body)
@@ -114,7 +114,7 @@ async def first_send_refusal(
     conn: Connection, document: Document, operation: Operation, reading: Reading, at: datetime
 ) -> Refusal | None:
     """The full recheck of edge 7, without holds: authority, policy, expiry, and the target as just read."""
-    if any(e.marked for e in reading.preflight.effects):
+    if any(e.marked for e in reading.preflight.effects) and await dependencies.met(conn, operation) is not Met.NEVER:
         return None  # what it would do is already there: the claim settles on that, and sends nothing
     refusal = await _standing_refusal(conn, document, operation, at)
     if refusal is None and operation.people_needed:
@@ -244,7 +244,8 @@ async def _approve(
     return await operations.move(conn, operation, after, edge, at, body)
 
 
-async def _block(conn: Connection, operation: Operation, refusal: Refusal, at: datetime, reading: Reading) -> Operation:
+async def block(conn: Connection, operation: Operation, refusal: Refusal, at: datetime, reading: Reading) -> Operation:
+    """Edges 4, 6 and 8: it was never sent, as far as this ledger knows; that its effect exists is a contradiction."""
     edge = BLOCK_EDGE[operation.state]
     after = replace(operation, state=State.BLOCKED, reason=refusal.reason, next_step="", next_step_at=None)
     moved = await operations.move(conn, operation, after, edge, at, refusal.body())

@@ -6,7 +6,7 @@ Amounts are integers in the minor unit of the currency; times ISO 8601 in UTC.
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -15,7 +15,6 @@ from ledger.errors import Refused
 from ledger.money import check_amount, shown
 
 ORDER_WORKFLOW = "OrderToInvoiceWorkflow"
-LONGEST_ORDER = 80  # of the order's number: the business keys made of it must fit as well
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]{1,80}$")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -70,8 +69,8 @@ class Order(_Strict):
     total_minor: Annotated[int, Field(gt=0, le=2**53 - 1)]
     mail: Mail
     confirm_to: Text
-    customer_action: Name = "update_customer"
-    mail_action: Name = "send_mail"
+    customer_action: Literal["update_customer", "update_contact"] = "update_customer"
+    mail_action: Literal["send_mail", "send_mail_unarchived"] = "send_mail"
     revisions: dict[str, Annotated[int, Field(ge=0, le=99)]] = {}
     tokens: dict[str, str] = {}
 

@@ -91,7 +91,7 @@ class Rule(_Frozen):
     waive_total_per_actor_day_minor: Minor = 0
     reserves: StrictBool = True  # the amount is held against what the target has left
     evidence_required: StrictBool = True
-    waive_after: NoWord = ""  # waived where it needs an effect of this action that people approved and that exists
+    waive_after: NoWord = ""  # waived once per effect of this action that it needs, on the same target and approved
     approval_lifetime_seconds: Seconds  # from proposal to the last moment of a first send
     review_after_seconds: Seconds  # from the first claim until a person is told
     statement_lifetime_seconds: Seconds  # longest exp - iat of a statement

@@ -21,7 +21,7 @@ from ledger.contract import Contract, LookupTerms, Source
 from ledger.errors import Broken, Refused
 from ledger.model import Hint, Operation, Outcome, SeenEffect, Standing
 from providers.port import AfterWrite, Classified, Credential, Look, Request, SendGuard
-from providers.tryton_rpc import Logins, Rows, Told, TrytonSession, classify_no, context_of, place_of, whose
+from providers.tryton_rpc import Logins, Rows, Told, TrytonSession, classify_no, context_of, parts_of, place_of, whose
 from providers.tryton_witness import Records, hear, look_of, micros_at
 
 API_VERSION = "8.2"  # Tryton's series; its calls carry no version of their own
@@ -138,10 +138,9 @@ def freeze(operation: Operation, method: str, ids: list[int], values: dict[str, 
 
     `login` is whose rows in the log are ours, also if another user should take over later.
     """
-    company = operation.account.rpartition("/")[2]
-    if not re.fullmatch(r"[1-9]\d{0,9}", company) or not isinstance(login, str) or not login:
-        raise Broken("the account names no company, or the basis no user")
-    context = context_of(int(company)) | {"_timestamp": read_version(operation.expected_version)}
+    if not isinstance(login, str) or not login:
+        raise Broken("the basis names no user whose writes are ours")
+    context = context_of(parts_of(operation.account)[1]) | {"_timestamp": read_version(operation.expected_version)}
     parameters = {"params": [ids, values, context], "login": login}
     return Request(method, parameters, operation.idempotency_key, operation.account, API_VERSION)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from activities.messages import Answer, Proposal
 from activities.order import Order, OrderAnswer
@@ -30,7 +31,7 @@ from ledger.store.database import Ledger, now
 from ledger.trail import Event, EventKind
 from worker import running
 from workflows.client import ask_order, propose, sign, sign_order
-from workflows.names import workflow_id
+from workflows.names import order_id, workflow_id
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started with a shell's `&`: children would inherit an ignored Ctrl-C, which some tests are about.
@@ -114,8 +115,14 @@ class Rig:
         )
 
     async def ask_order(self, order: Order) -> OrderAnswer:
-        """Give the order, or ask how it went."""
-        return await ask_order(self.client, order, task_queue=self.stack.task_queue)
+        """Give the order, or ask how it went. If Temporal has no answer, say what its history does."""
+        try:
+            return await ask_order(self.client, order, task_queue=self.stack.task_queue)
+        except RPCError as error:
+            history = await self.client.get_workflow_handle(order_id(order.tenant, order.order)).fetch_history()
+            wrong = [e.workflow_task_failed_event_attributes for e in history.events]
+            told = [f"{a.cause} {a.failure.message} {a.failure.stack_trace}" for a in wrong if a.cause]
+            raise AssertionError(f"{error.message}: {told}") from error
 
     async def approve(self, proposal_id: str, who: str = "alice") -> None:
         """A signed approval on the latest sheet, given to the operation's workflow."""

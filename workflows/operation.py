@@ -9,7 +9,7 @@ import re
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
@@ -59,6 +59,7 @@ SEARCH_ATTRIBUTES: tuple[SearchAttributeKey[Any], ...] = (
     CURRENCY,
 )
 
+Told = TypeVar("Told")
 _OPERATION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STATEMENT_SHAPE = 'Needs one JSON object: {"statement": …, "scheme": "jws", "proof": …} as `effects` signs it.'
 
@@ -85,8 +86,8 @@ class OperationWorkflow:
     async def run(self, *args: Any) -> Answer:
         """From proposal to end; the answer is the same that `propose` gives."""
         await self._begin()
+        await self._tell_parent()
         while not self._ended():
-            await self._tell_parent()
             if self._box:
                 await self._settle_message(self._box[0])
             elif self._progress.next is Next.DONE:
@@ -97,6 +98,7 @@ class OperationWorkflow:
                 if not self._box:
                     await self._step()
             self._renew_history()
+            await self._tell_parent()
         return _answer(self._progress)
 
     def _ended(self) -> bool:
@@ -109,7 +111,7 @@ class OperationWorkflow:
             return
         self._moved = moved
         with suppress(FailureError):  # it ended meanwhile: there is nobody to tell
-            await workflow.get_external_workflow_handle(parent.workflow_id).signal("look_now")
+            await self._finish(workflow.get_external_workflow_handle(parent.workflow_id).signal("look_now"))
 
     async def _begin(self) -> None:
         match self._start:
@@ -169,8 +171,8 @@ class OperationWorkflow:
         except asyncio.CancelledError:
             self._cancelled()
 
-    async def _finish(self, call: Coroutine[Any, Any, Progress]) -> Progress:
-        """Await an activity to its end even when the workflow is cancelled meanwhile: what was begun is settled."""
+    async def _finish(self, call: Coroutine[Any, Any, Told]) -> Told:
+        """Await a call to its end even when the workflow is cancelled meanwhile: what was begun is settled."""
         task = asyncio.ensure_future(call)
         while True:
             try:

@@ -5,6 +5,7 @@ twice, changes nothing about any effect. Its steps outlive it: each is an operat
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -33,6 +34,9 @@ with workflow.unsafe.imports_passed_through():
     from workflows.names import TELL_PARENT, workflow_id
 
 LONGEST_WAIT = timedelta(minutes=10)  # a step that somebody else started tells us nothing: it is read now and then
+# Refusals that say nothing about the order: what was not there, or did not answer, is asked again.
+ASK_AGAIN = {"target_unreadable", "target_busy", "dependency_unmet", "secret_missing", "secret_malformed"}
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds before a step that was refused so is tried again
 ANSWER_WITHIN = timedelta(seconds=5)
 MOST_SIGNALS = 500
 
@@ -55,6 +59,8 @@ class OrderToInvoiceWorkflow:
         self._running: set[Step] = set()  # whose workflow this run started and has not seen ending
         self._lost: set[Step] = set()  # of the running ones, whose workflow failed or was terminated
         self._said: dict[Step, Answer] = {}  # steps of which nothing was recorded, and why
+        self._again: dict[Step, float] = {}  # of these, when (workflow time) one is tried again
+        self._tries: dict[Step, int] = {}
         self._news = True
         self._signals = 0
 
@@ -84,20 +90,25 @@ class OrderToInvoiceWorkflow:
 
     def _may_start(self, planned: PlannedStep) -> bool:
         step = planned.step
-        if step in self._running or step in self._said or self._views[step].ended:
+        if step in self._running or self._views[step].ended:
+            return False
+        if step in self._said and workflow.time() < self._again.get(step, math.inf):
             return False
         return all(self._views[need].met for need in planned.needs)
 
     def _ended(self) -> bool:
         """Whether no step runs or can still be started."""
         assert self._plan is not None
-        open_ones = {s for s, view in self._views.items() if view.operation_id and not view.ended} | self._running
+        open_ones = {s for s, view in self._views.items() if view.operation_id and not view.ended}
+        open_ones |= self._running | set(self._again)
         return not open_ones and not any(self._may_start(planned) for planned in self._plan.steps)
 
     async def _begin(self, planned: PlannedStep) -> None:
         """Start the step's own workflow, which outlives this one. One that runs already is only watched."""
         proposal = planned.proposal
         self._running.add(planned.step)
+        self._said.pop(planned.step, None)
+        self._again.pop(planned.step, None)
         try:
             started = await workflow.start_child_workflow(
                 OPERATION_WORKFLOW,
@@ -119,9 +130,13 @@ class OrderToInvoiceWorkflow:
     async def _follow(self, step: Step, started: workflow.ChildWorkflowHandle[Any, Answer]) -> None:
         try:
             answer = await started
-            if answer.state in ("refused", ""):
-                self._said[step] = answer
             self._running.discard(step)
+            if answer.state == "refused":
+                self._said[step] = answer
+                if answer.reason in ASK_AGAIN:
+                    self._tries[step] = tried = self._tries.get(step, 0) + 1
+                    pause = min(FIRST_PAUSE * 2.0 ** min(tried - 1, 10), LONGEST_PAUSE)
+                    self._again[step] = workflow.time() + pause
         except ChildWorkflowError:
             # Broken, or ended by somebody: operators are paged by that. It is started again when the order is asked for.
             self._lost.add(step)
@@ -140,11 +155,21 @@ class OrderToInvoiceWorkflow:
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self._news, timeout=LONGEST_WAIT, timeout_summary="waiting for steps")
+            await workflow.wait_condition(
+                lambda: self._news, timeout=self._patience(), timeout_summary="waiting for steps"
+            )
         info = workflow.info()
         if (info.is_continue_as_new_suggested() or self._signals >= MOST_SIGNALS) and workflow.all_handlers_finished():
             assert self._order is not None
             workflow.continue_as_new(self._order.model_dump(mode="json"))
+
+    def _patience(self) -> timedelta | None:
+        """Until a step is tried again. What this run started tells when it moves; anything else is read now and then."""
+        waits = [max(at - workflow.time(), 0.0) for at in self._again.values()]
+        watched = {s for s, view in self._views.items() if view.operation_id and not view.ended} - self._running
+        if watched or self._lost or not (waits or self._running):
+            waits.append(LONGEST_WAIT.total_seconds())
+        return timedelta(seconds=min(waits)) if waits else None
 
     @workflow.query(description="The steps as they were read last; the update `ask` reads them again.")
     def state(self) -> OrderAnswer:
@@ -162,7 +187,11 @@ class OrderToInvoiceWorkflow:
         view = self._views.get(step) or StepView(step=step, business_key=business_key(self._order, step))
         if view.operation_id:
             return view
-        if said := self._said.get(step):
+        if step in self._lost:
+            return view.model_copy(update={"sentence": "its workflow ended without an answer: ask again to start it"})
+        if (said := self._said.get(step)) and step in self._again:
+            return view.model_copy(update={"sentence": f"not recorded yet: {said.message}; it is tried again"})
+        if said:
             why = f"not recorded: {said.field}: {said.message}" if said.field else f"not recorded: {said.message}"
             refused = {"state": "refused", "reason": said.reason, "field": said.field, "message": said.message}
             return view.model_copy(update={**refused, "ended": True, "sentence": why})
@@ -184,14 +213,16 @@ class OrderToInvoiceWorkflow:
     async def ask(self, *args: Any) -> OrderAnswer:
         """Answer within seconds with what the ledger says now."""
         self._signals += 1
-        if (problem := self._problem_of(args)) is not None:
-            return problem
+        asked = self._asked(args)
+        if isinstance(asked, OrderAnswer):
+            return asked
         with suppress(TimeoutError):
             await workflow.wait_condition(self._has_begun, timeout=ANSWER_WITHIN)
         if self._plan is not None and not self._plan.reason:
             self._running -= self._lost
-            self._news = True
             self._lost.clear()
+            self._take_signatures(asked)
+            self._news = True
             await self._read()
         return self.state()
 
@@ -201,8 +232,18 @@ class OrderToInvoiceWorkflow:
         first = self._views.get(Step.INVOICE)
         return Step.INVOICE in self._said or (first is not None and first.state not in ("", "proposed"))
 
-    def _problem_of(self, args: Sequence[Any]) -> OrderAnswer | None:
-        """Another order under the number of the one that is under way is not merged with it."""
+    def _take_signatures(self, asked: Order) -> None:
+        """Signed again, because a signature had expired or its key was replaced: what was refused is tried with these."""
+        if self._order is None or self._plan is None or asked.tokens == self._order.tokens:
+            return
+        self._order = asked
+        for planned in self._plan.steps:
+            planned.proposal = planned.proposal.model_copy(update={"token": asked.tokens.get(planned.step, "")})
+        self._said.clear()
+        self._again.clear()
+
+    def _asked(self, args: Sequence[Any]) -> Order | OrderAnswer:
+        """The order, or why it is refused: another one under the number of one under way is not merged with it."""
         try:
             asked = read_order(args[0] if len(args) == 1 else None)
         except Refused as refused:
@@ -210,7 +251,7 @@ class OrderToInvoiceWorkflow:
         if self._order is not None and _content(asked) != _content(self._order):
             words = "this order is under way with another content: ask with the same, or wait for its end and revise"
             return _refused(asked.order, "order_used", "order", words)
-        return None
+        return asked
 
 
 def _keys(tenant: str, plan: Plan) -> Keys:

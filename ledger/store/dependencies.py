@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from ledger.model import Standing
+from ledger.model import Operation, Standing
 from ledger.states import ENDED, State
-from ledger.store.database import Connection
+from ledger.store.database import Connection, one
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,7 @@ class Needed:
     operation_id: UUID
     business_key: str
     action: str
+    target: str
     state: State
     standing: Standing | None
     contradicted: bool
@@ -35,7 +36,7 @@ async def read(conn: Connection, operation_ids: Sequence[UUID]) -> dict[UUID, Ne
         return {}
     rows = await (
         await conn.execute(
-            "select operation_id, business_key, action, state, standing, contradicted, receipt, people_needed"
+            "select operation_id, business_key, action, target, state, standing, contradicted, receipt, people_needed"
             " from operations where operation_id = any(%s)",
             [list(operation_ids)],
         )
@@ -45,6 +46,18 @@ async def read(conn: Connection, operation_ids: Sequence[UUID]) -> dict[UUID, Ne
         for row in rows
     ]
     return {needed.operation_id: needed for needed in found}
+
+
+async def waived_after(conn: Connection, operation: Operation, needed: UUID) -> bool:
+    """Whether another operation of this action was let through because it rests on the same one, and may have an effect."""
+    row = await one(
+        conn,
+        "select exists (select from operations where depends_on <> '[]' and waived_at is not null"
+        " and depends_on @> jsonb_build_array(jsonb_build_object('operation_id', %s::text))"
+        " and action = %s and operation_id <> %s and (state not in ('blocked', 'rejected') or contradicted)) as there",
+        [str(needed), operation.action, operation.operation_id],
+    )
+    return bool(row["there"])
 
 
 async def revision_of(conn: Connection, operation_id: UUID) -> str | None:

@@ -5,7 +5,7 @@ Every operation has an order or a customer of its own, so that all writes of our
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
@@ -60,6 +60,7 @@ class TrytonUpdatesRig:
     account: str
     provider: TrytonDelivery | TrytonCustomers
     requests: dict[UUID, Request] = field(default_factory=dict)
+    _away: ExitStack = field(default_factory=ExitStack)
     action: ClassVar[str]
     # What our write leaves in the log of the record that it is called on.
     logged: ClassVar[str]
@@ -185,12 +186,12 @@ class TrytonUpdatesRig:
         return found
 
     def break_receiver(self) -> None:
-        """The server is gone at once, and nobody listens for it."""
-        self.server.kill()
+        """Nobody listens any more: a server that is killed behind its proxy would leave open what was delivered to it."""
+        self._away.enter_context(self.proxy.down())
 
     def mend(self) -> None:
-        """It is back, with all that it has committed."""
-        self.server.restart()
+        """Somebody listens again."""
+        self._away.close()
 
 
 @dataclass

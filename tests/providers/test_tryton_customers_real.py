@@ -133,8 +133,8 @@ async def test_our_mechanism_may_be_put_away_after_us(rig: TrytonCustomersRig) -
     await rig.committed(operation)
     (row,) = mechanisms(rig, rig.record(operation))
     rig.world.edit_record("party.contact_mechanism", row["id"], active=False, comment=None)
-    look = await rig.look(operation)
-    assert look.witness_has_marker and look.effects[0].ours
+    (effect,) = (await rig.look(operation)).effects
+    assert effect.ours and effect.summary["as_asked"] is True
 
 
 async def test_a_customer_that_is_not_there(rig: TrytonCustomersRig) -> None:

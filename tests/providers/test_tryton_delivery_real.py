@@ -130,6 +130,18 @@ async def test_an_order_of_another_company_is_not_there(rig: TrytonDeliveryRig) 
     assert {**found.facts, "order": ""} == {**missing.facts, "order": ""}
 
 
+async def test_not_even_for_a_user_who_sees_both_companies(rig: TrytonDeliveryRig) -> None:
+    """An administrator's login for the account of one company: the server shows the other's orders, and we leave them out.
+
+    Red: leave the company out of the comparison in `judge_orders`.
+    """
+    others, own = rig.world.place_others_order(), rig.world.place_order()
+    administrator = rig.credential_of(names.ADMIN)
+    for order, unfit in ((others, "order_missing"), (own, "")):
+        found = await rig.provider.preflight(administrator, str(order.number), {"delivery_date": DUE}, "m")
+        assert (found.complete, found.unfit) == (True, unfit)
+
+
 async def test_a_write_to_an_order_of_another_company_is_not_permitted(rig: TrytonDeliveryRig) -> None:
     """A request that names it all the same, with its right versions: Tryton's record rules refuse it."""
     others = rig.world.place_others_order()

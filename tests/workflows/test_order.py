@@ -169,3 +169,20 @@ async def test_a_bad_order_is_refused_before_anything_is_recorded(
     async with desk.ledger.transaction() as conn:
         count = await (await conn.execute("select count(*) as n from operations")).fetchone()
     assert count is not None and count["n"] == 0
+
+
+async def test_one_approved_invoice_lets_one_mail_through(desk: Rig) -> None:
+    """Red: leave `waived_after`, or the comparison of targets, out of `approved_before`."""
+    customer, other = a_customer(desk), a_customer(desk)
+    order = desk.order(customer.code)
+    async with desk.worker():
+        await desk.ask_order(order)
+        await approve_invoice(desk, order)
+        answer = await until_ended(desk, order)
+        letter = (await desk.operation(step(answer, Step.MAIL).operation_id)).arguments
+        needs = [{"business_key": f"{order.order}/invoice", "state": "succeeded"}]
+        for target in (customer.code, other.code):
+            again = letter | {"to": f"{target.lower()}@customer.test"}
+            asked = await desk.propose(desk.ask_for("send_mail", target, again, depends_on=needs))
+            assert asked.state == "awaiting_approval", asked
+    assert len(desk.world.box.to(order.confirm_to)) == 1

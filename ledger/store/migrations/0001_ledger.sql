@@ -159,6 +159,9 @@ create index operations_on_target on operations (provider, account, livemode, ta
 create index operations_open on operations (next_step_at) where ended_at is null;
 create index operations_waived_by_actor on operations (tenant, actor, waived_at) where waived_at is not null;
 
+-- what rests on an operation is found from it
+create index operations_that_depend on operations using gin (depends_on jsonb_path_ops) where depends_on <> '[]';
+
 -- The target lock: reservations on one (provider, account, livemode, target) happen one after another, whatever the tenant.
 create table targets (
   provider text not null,
