@@ -1,6 +1,7 @@
 """Judging an operation that was not sent: read the target at the provider, then apply policy under the target lock."""
 
 import asyncio
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,7 +15,7 @@ from ledger.config import Document
 from ledger.errors import Refused
 from ledger.model import Operation, Standing
 from ledger.money import shown
-from ledger.statement import StatementType, build_sheet, sheet_digest
+from ledger.statement import StatementType, build_sheet, read_sheet, sheet_digest
 from ledger.states import BLOCK_EDGE, RESERVING, BlockReason, State
 from ledger.store import configuration, events, operations, statements, totals
 from ledger.store.database import Connection, now
@@ -91,7 +92,9 @@ async def judge(conn: Connection, operation: Operation, reading: Reading) -> Ope
     if verdict.kind is policy.VerdictKind.DENY:
         return await block(conn, operation, Refusal(verdict.reason, verdict.field, verdict.sentence), at, reading)
     if operation.state is State.PROPOSED:
-        body = {"complete": True, "facts": reading.preflight.facts}
+        # The facts themselves stand on the sheet, if people are asked: a mail's text is nobody's business for ever.
+        digest = hashlib.sha256(json.dumps(reading.preflight.facts, sort_keys=True).encode()).hexdigest()
+        body = {"complete": True, "facts_digest": digest}
         operation = await events.append(conn, operation, EventKind.PREFLIGHT, body)
         if verdict.kind is policy.VerdictKind.WAIVE:
             return await _approve(conn, operation, 3, 0, at, {"waived": verdict.sentence})
@@ -276,8 +279,9 @@ async def _ask(
     moved = await make_sheet(conn, moved, preflight.facts, at)
     for other in await operations.on_target(conn, moved):
         if other.state is State.AWAITING_APPROVAL:
-            read = await events.latest_body(conn, other.operation_id, EventKind.PREFLIGHT)
-            await make_sheet(conn, await operations.lock(conn, other.operation_id), read.get("facts", {}), at)
+            sheet = await statements.latest_sheet(conn, other.operation_id)
+            read = read_sheet(sheet)["read_from_provider_by_us"] if sheet is not None else {}
+            await make_sheet(conn, await operations.lock(conn, other.operation_id), read, at)
     return moved
 
 

@@ -231,6 +231,10 @@ class Propose:
                 next_step="judge",  # written with the row: lost before it is judged, it is overdue and seen
                 next_step_at=at,
             )
+            if operation.expected_version is not None and await operations.is_being_changed(conn, operation):
+                # Recorded now it would be blocked, for good: its version is about to move.
+                why = "another change of this is under way: ask again when that has ended"
+                raise Refused("target_busy", why, field="target")
             recorded = await operations.insert(conn, operation, {"kid": kid, "token_of": proposal.actor})
             if recorded is not None:
                 return recorded

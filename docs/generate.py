@@ -181,9 +181,15 @@ def contracts() -> str:
 
 
 def _terms_of(adapter: Provider) -> str:
-    sources = {source.term: source for source in adapter.contract.sources}
+    sources: dict[str, list[Source | None]] = {}
+    for source in adapter.contract.sources:
+        sources.setdefault(source.term, []).append(source)
     terms = _flat(adapter.contract.model_dump(exclude={"name", "sources"}))
-    rows = [(f"`{term}`", _value(value), *_basis(term, sources.get(term))) for term, value in terms]
+    rows = [
+        (f"`{term}`", _value(value), *_basis(term, source))
+        for term, value in terms
+        for source in sources.get(term) or [None]
+    ]
     head = f"## {adapter.action} ({adapter.provider})"
     return f"{head}\n\n{table(('term', 'value', 'basis', 'what it rests on'), rows)}"
 

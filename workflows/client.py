@@ -1,21 +1,27 @@
-"""The call for agent services: sign a proposal and ask for it. Needs temporalio, pydantic and PyJWT, nothing else of ours.
+"""The calls for agent services: sign a proposal or an order, and ask for it. Needs nothing that speaks to ledger or provider.
 
 A service that wants no import at all can send the same JSON with any Temporal client; README shows it.
 """
 
+import asyncio
 import time
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import jwt
+from pydantic import BaseModel
 from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.messages import OPERATION_WORKFLOW, TASK_QUEUE, Answer, Proposal, request_digest
 from activities.order import ORDER_WORKFLOW, Order, OrderAnswer, plan
 from workflows.names import order_id, workflow_id
 
 DEPENDENT_SECONDS = 30 * 24 * 3600
+PAUSES = (0.05, 0.2, 0.5)  # seconds between the tries to reach a run that was just ending
+
+T = TypeVar("T")
 
 
 def sign(
@@ -52,23 +58,14 @@ async def propose(client: Client, proposal: Proposal, *, task_queue: str = TASK_
     Starts the operation's workflow if none runs. Raises `WorkflowUpdateFailedError` when the proposal has no readable
     form, and Temporal's RPC errors when it does not answer: then nothing is known, and asking again is right.
     """
-    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-        OPERATION_WORKFLOW,
-        proposal.model_dump(mode="json"),
-        id=workflow_id(proposal.tenant, proposal.business_key),
-        task_queue=task_queue,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-        static_summary=_plain(f"{proposal.action} on {proposal.target}"),
+    return await _asked(
+        client,
+        proposal,
+        Answer,
+        (OPERATION_WORKFLOW, "propose", workflow_id(proposal.tenant, proposal.business_key)),
+        f"{proposal.action} on {proposal.target}",
+        task_queue,
     )
-    answer: Answer = await client.execute_update_with_start_workflow(
-        "propose",
-        proposal.model_dump(mode="json"),
-        start_workflow_operation=start,
-        result_type=Answer,
-        rpc_timeout=timedelta(seconds=20),
-    )
-    return answer
 
 
 def sign_order(order: Order, private_key: Any, *, kid: str, iss: str, aud: str, at: int | None = None) -> Order:
@@ -90,20 +87,37 @@ async def ask_order(client: Client, order: Order, *, task_queue: str = TASK_QUEU
 
     Starts the order's workflow if none runs. Raises as `propose`.
     """
-    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-        ORDER_WORKFLOW,
-        order.model_dump(mode="json"),
-        id=order_id(order.tenant, order.order),
-        task_queue=task_queue,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-        static_summary=_plain(f"order {order.order}"),
-    )
-    answer: OrderAnswer = await client.execute_update_with_start_workflow(
-        "ask",
-        order.model_dump(mode="json"),
-        start_workflow_operation=start,
-        result_type=OrderAnswer,
-        rpc_timeout=timedelta(seconds=20),
-    )
-    return answer
+    names = (ORDER_WORKFLOW, "ask", order_id(order.tenant, order.order))
+    return await _asked(client, order, OrderAnswer, names, f"order {order.order}", task_queue)
+
+
+async def _asked(
+    client: Client, asked: BaseModel, answer: type[T], names: tuple[str, str, str], summary: str, task_queue: str
+) -> T:
+    """Update with start. A run that is just ending takes no update; a moment later there is a new one, or none."""
+    workflow, update, its_id = names
+    for pause in (*PAUSES, None):
+        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            workflow,
+            asked.model_dump(mode="json"),
+            id=its_id,
+            task_queue=task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=_plain(summary),
+        )
+        try:
+            told: T = await client.execute_update_with_start_workflow(
+                update,
+                asked.model_dump(mode="json"),
+                start_workflow_operation=start,
+                result_type=answer,
+                rpc_timeout=timedelta(seconds=20),
+            )
+        except RPCError as error:
+            if pause is None or error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                raise
+            await asyncio.sleep(pause)
+        else:
+            return told
+    raise AssertionError("the last try returns or raises")

@@ -76,6 +76,19 @@ async def on_target(conn: Connection, operation: Operation) -> list[Operation]:
     return [from_row(row) for row in rows]
 
 
+async def is_being_changed(conn: Connection, operation: Operation) -> bool:
+    """Whether an equivalent operation on this target is approved, being sent, unknown or in review."""
+    row = await one(
+        conn,
+        "select exists (select from operations where (provider, account, livemode, target) = (%s, %s, %s, %s)"
+        " and equivalence_key = %s and operation_id <> %s"
+        " and state in ('approved', 'in_flight', 'unknown', 'needs_review')) as there",
+        [operation.provider, operation.account, operation.livemode, operation.target, operation.equivalence_key,
+         operation.operation_id],
+    )  # fmt: skip
+    return bool(row["there"])
+
+
 async def insert(conn: Connection, operation: Operation, body: dict[str, Any]) -> Operation | None:
     """Record a new operation as proposed (edge 1); None when this id or key exists already (read that one instead)."""
     inserted = await (
