@@ -71,6 +71,8 @@ async def resolve(conn: Connection, namespace: UUID, proposal: Proposal) -> Reso
 async def met(conn: Connection, operation: Operation) -> Met:
     """Whether what the operation depends on has ended as it must, and still stands."""
     found = await dependencies.read(conn, [UUID(need["operation_id"]) for need in operation.depends_on])
+    if any(one.may_exist for one in await dependencies.revised(conn, operation.operation_id)):
+        return Met.NEVER  # what it was to be done instead of is there, or may be
     told = Met.YES
     for need in operation.depends_on:
         needed = found[UUID(need["operation_id"])]
@@ -159,7 +161,9 @@ async def _superseded(conn: Connection, namespace: UUID, proposal: Proposal) -> 
         raise Refused("superseded_unknown", "name the business key of an operation that ended", field="supersedes")
     if old.state not in ENDED:
         raise Refused("superseded_open", f"it is {old.state}: ask for it with its own key", field="supersedes")
-    if old.contradicted or old.state is State.UNDETERMINED or (old.state is State.SUCCEEDED and old.stands):
+    if old.actor != proposal.actor:
+        raise Refused("superseded_anothers", f"only {old.actor} revises it", field="supersedes")
+    if any(one.may_exist for one in [old, *await dependencies.revised(conn, old_id)]):
         why = f"it is {old.state}: its effect exists, or may; what is asked anew is another intent, without supersedes"
         raise Refused("superseded_exists", why, field="supersedes")
     if revised := await dependencies.revision_of(conn, old_id):

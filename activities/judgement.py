@@ -173,7 +173,7 @@ async def _verdict(
         if e.look_alike
         and e.standing is not Standing.VOID
         and e.receipt not in ours
-        and not is_of(known.get(preflight.markers.get(e.receipt, "")), e.receipt)
+        and not _compared(known.get(preflight.markers.get(e.receipt, "")), e.receipt)
     ]
     target = policy.TargetFacts(
         unfit=preflight.unfit or _incomplete(preflight, operation),
@@ -198,6 +198,11 @@ def _equivalent(other: Operation, operation: Operation) -> bool:
     """Whether the other one, which reserves, would do the same. A versioned write that ended has moved the version."""
     ended = operation.expected_version is not None and other.ended_at is not None
     return other.equivalence_key == operation.equivalence_key and not ended
+
+
+def _compared(other: Operation | None, receipt: str) -> bool:
+    """Whether the effect is of another operation that reserves it: that one was compared by its key."""
+    return other is not None and reserves(other) and is_of(other, receipt)
 
 
 def is_of(other: Operation | None, receipt: str) -> bool:

@@ -94,7 +94,7 @@ class Propose:
             resolved = await dependencies.resolve(conn, namespace, proposal)
             proposal = proposal.model_copy(update={"arguments": resolved.arguments})
             self._check(document, proposal, signed.kid)
-        target, at_version = await self._read_first(document, proposal)
+        target, at_version = await self._read_first(document, proposal, str(operation_id))
         return await self._record(
             proposal,
             document,
@@ -157,7 +157,7 @@ class Propose:
             currency=currency,
         )
 
-    async def _read_first(self, document: Document, proposal: Proposal) -> tuple[str, str | None]:
+    async def _read_first(self, document: Document, proposal: Proposal, marker: str) -> tuple[str, str | None]:
         """The target's one name, and the version that a conditional write is for: read by us, whoever proposes.
 
         Where that needs a read and the provider does not answer, or the target cannot take it, nothing is recorded.
@@ -169,7 +169,7 @@ class Propose:
         credential = self._ports.secrets.credential_of(document, proposal.tenant, provider.provider)
         try:
             async with asyncio.timeout(ANSWER_READ_SECONDS):
-                found = await provider.preflight(credential, proposal.target, proposal.arguments, "")
+                found = await provider.preflight(credential, proposal.target, proposal.arguments, marker)
         except TimeoutError:
             found = Preflight(complete=False)
         if not found.complete or not found.target:

@@ -173,4 +173,8 @@ def term_value(contract: Contract, term: str) -> str:
         value = getattr(value, name, None)
     if isinstance(value, float):
         return lasting(timedelta(seconds=value))
-    return {True: "yes", False: "no", None: "none"}.get(value, str(value)) if isinstance(value, bool | None) else str(value)
+    return (
+        {True: "yes", False: "no", None: "none"}.get(value, str(value))
+        if isinstance(value, bool | None)
+        else str(value)
+    )

@@ -74,8 +74,8 @@ def _check_receivers() -> None:
         erp_python()
         find_program("trytond")
     except DevstackError as error:
-        words = f"{error}. `make demo ALL=1` does that by itself; `make demo` alone needs none of it"
-        raise DevstackError(words) from error
+        words = "every scenario needs Tryton, Radicale and mail-devel: run `make demo ALL=1`, which builds them, once"
+        raise DevstackError(f"{words} ({error})") from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from activities.messages import OPERATION_WORKFLOW
 from devstack.demo.acts import found_by_a_look, settled_by_two
 from devstack.demo.promises import Promise
-from devstack.demo.stage import CALL_DEADLINE, SEND_WITHIN, Scene, Stage
+from devstack.demo.stage import CALL_DEADLINE, PATIENCE, SEND_WITHIN, Scene, Stage
 from devstack.stripe_standin.presets import FAULTS
 from ledger.model import Standing
 from ledger.statement import StatementType
@@ -159,6 +159,8 @@ async def good_then_void(stage: Stage) -> AsyncIterator[None]:
         await stage.propose(scene)
         operation = await stage.until_state(scene, *_ENDS)
         scene.expect(operation.standing is Standing.GOOD, f"its standing was {operation.standing}")
+        async with asyncio.timeout(PATIENCE):
+            await stage.workflow(scene).result()  # in the morning another run is started
         yield
         await stage.client.start_workflow(
             OPERATION_WORKFLOW,

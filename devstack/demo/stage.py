@@ -91,9 +91,10 @@ class Stage:
     @asynccontextmanager
     async def play(self, name: str, promise: Promise) -> AsyncIterator[Scene]:
         """A new row, on a payment of its own of 200.00 EUR."""
+        control = self.stack.stripe.control
+        payment = Payment(control, control.create_payment(PAID, "eur").payment_intent)
         async with self.scene(name, promise) as scene:
-            scene.target = self.stack.stripe.control.create_payment(PAID, "eur").payment_intent
-            scene.records = Payment(self.stack.stripe.control, scene.target)
+            scene.target, scene.records = payment.target, payment
             yield scene
 
     @asynccontextmanager

@@ -15,6 +15,7 @@ class Needed:
 
     operation_id: UUID
     business_key: str
+    actor: str
     action: str
     target: str
     state: State
@@ -22,6 +23,12 @@ class Needed:
     contradicted: bool
     receipt: str | None
     people_needed: int | None
+
+    @property
+    def may_exist(self) -> bool:
+        """Whether it has an effect, or may: nothing is done in its place. What was undone is gone."""
+        undone = self.state is State.SUCCEEDED and self.standing is Standing.VOID
+        return not undone and (self.contradicted or self.state in (State.SUCCEEDED, State.UNDETERMINED))
 
     @property
     def stands(self) -> bool:
@@ -36,7 +43,7 @@ async def read(conn: Connection, operation_ids: Sequence[UUID]) -> dict[UUID, Ne
         return {}
     rows = await (
         await conn.execute(
-            "select operation_id, business_key, action, target, state, standing, contradicted, receipt, people_needed"
+            "select operation_id, business_key, actor, action, target, state, standing, contradicted, receipt, people_needed"
             " from operations where operation_id = any(%s)",
             [list(operation_ids)],
         )
@@ -58,6 +65,19 @@ async def waived_after(conn: Connection, operation: Operation, needed: UUID) -> 
         [str(needed), operation.action, operation.operation_id],
     )
     return bool(row["there"])
+
+
+async def revised(conn: Connection, operation_id: UUID) -> list[Needed]:
+    """What this operation revises, and what that one revises, to the first."""
+    rows = await (
+        await conn.execute(
+            "with recursive chain as (select supersedes from operations where operation_id = %s"
+            " union select o.supersedes from operations as o join chain on o.operation_id = chain.supersedes)"
+            " select supersedes from chain where supersedes is not null",
+            [operation_id],
+        )
+    ).fetchall()
+    return list((await read(conn, [row["supersedes"] for row in rows])).values())
 
 
 async def revision_of(conn: Connection, operation_id: UUID) -> str | None:
