@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from ledger.model import Operation, Standing
@@ -48,11 +49,12 @@ async def read(conn: Connection, operation_ids: Sequence[UUID]) -> dict[UUID, Ne
             [list(operation_ids)],
         )
     ).fetchall()
-    found = [
-        Needed(**{**row, "state": State(row["state"]), "standing": row["standing"] and Standing(row["standing"])})
-        for row in rows
-    ]
-    return {needed.operation_id: needed for needed in found}
+    found = {}
+    for row in rows:
+        standing = None if row["standing"] is None else Standing(row["standing"])
+        fields: dict[str, Any] = {**row, "state": State(row["state"]), "standing": standing}
+        found[row["operation_id"]] = Needed(**fields)
+    return found
 
 
 async def waived_after(conn: Connection, operation: Operation, needed: UUID) -> bool:
