@@ -341,7 +341,7 @@ def clock_advance(by: Annotated[str, options.arg("Like +25h.")], as_json: option
 
 @app.command()
 def demo(all_scenarios: Annotated[bool, options.opt("Every scenario.", "--all")] = False) -> int:
-    """Run the main job on an embedded stack, judged by the stand-in's own journal."""
+    """Run the jobs on an embedded stack, judged by the receivers' own records."""
     from commands.staging import demo
 
     return demo(all_scenarios=all_scenarios)
