@@ -79,7 +79,7 @@ def test_complete_arguments_pass(more: dict[str, Any]) -> None:
             "", "1", "12", "+", "abc", "+49 30 1x", "030;ext=5", "030,5", "tel:030", "1234567890123456", "030\\", " 030 1234",
         )),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "action", None) or repr(value),
 )  # fmt: skip
 def test_anything_else_is_refused_with_its_field(provider: Any, arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(Refused) as caught:

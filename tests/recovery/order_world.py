@@ -10,14 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.service import RPCError, RPCStatusCode
 
 from activities.order import Order, OrderAnswer, Step, StepView, business_key
 from activities.ports import Ports, Secrets
@@ -65,15 +64,10 @@ class Job:
     queue: str
 
     async def ask(self, client: Client | None = None) -> OrderAnswer:
-        """Give the order, or ask how it went. Without an answer, or asked just while the run ends, asking again is right."""
+        """Give the order, or ask how it went. Without an answer, as before a worker polls, asking again is right."""
         while True:
-            try:
+            with suppress(WorkflowUpdateRPCTimeoutOrCancelledError):
                 return await ask_order(client or self.desk.client, self.order, task_queue=self.queue)
-            except WorkflowUpdateRPCTimeoutOrCancelledError:
-                continue
-            except RPCError as error:
-                if error.status is not RPCStatusCode.FAILED_PRECONDITION:
-                    raise
 
     @property
     def parent(self) -> WorkflowHandle[Any, Any]:
