@@ -108,9 +108,12 @@ def judge_log(touched: Sequence[Touched], rows: Iterable[Row], logins: frozenset
     kept = sorted(rows, key=lambda row: row.id)
     firsts = [_first_after(t, [row for row in kept if row.resource == t.name], logins) for t in there]
     for first in firsts:
+        if first.ours is False and len(there) < len(touched):
+            # The log of a record that is gone cannot be read, and it may be the one that tells.
+            return Witnessed(None, "a record that our write would have changed is gone")
         if first.ours is not True:
             # A no about one record is a no; "unknown" waits for it.
-            return next((other for other in firsts if other.ours is False), first)
+            return next((other for other in firsts if other.ours is False and len(there) == len(touched)), first)
     moments = {first.at for first in firsts}
     if len(moments) != 1:
         return Witnessed(None, "our user wrote these records, but not in one transaction")

@@ -464,21 +464,6 @@ async def test_a_receipt_names_the_record_and_the_operation(rig: TrytonUpdatesRi
     assert unsent is not None and not unsent.ours and not unsent.look_alike
 
 
-async def test_what_is_found_done_before_the_first_send_is_not_sent_again(rig: TrytonUpdatesRig) -> None:
-    """A ledger restored from an old backup knows of no attempt; preflight finds the effect, and the claim needs a request.
-
-    Red: leave `done` out of the basis: the claim of what is done would be `Broken`.
-    """
-    operation = await rig.operation()
-    await rig.send(operation)
-    before, found = rig.arrivals(), await rig.preflight(operation)
-    assert [e.ours for e in found.effects] == [True]
-    rig.requests[operation.operation_id] = rig.provider.build_request(operation, found.basis)
-    with pytest.raises(Broken):
-        await rig.send(operation)
-    assert rig.arrivals() == before and len(rig.effects(operation)) == 1
-
-
 # The line.
 
 

@@ -27,6 +27,7 @@ F = TypeVar("F", bound=Fault)
 T = TypeVar("T")
 aside = asyncio.to_thread
 DEADLINE_SECONDS = 4.0  # of one call
+BACKOFF_SECONDS = 0.6  # before the first look; what is unknown after it is at rest
 AT_ONCE = 3  # operations that are asked for, or sent, at the same time: the receivers are small
 TO_ABSENCE_SECONDS = 4_300.0  # past quiet_at and settling of every contract
 BETWEEN_LOOKS_SECONDS = 400.0
@@ -326,7 +327,7 @@ async def test_fault(desk: Rig, action: str) -> None:
     jobs = [await aside(a_job, desk, action) for _ in CASES]
     aim = desk.world.proxies["tryton"].arm(Aim())
     faults: list[Fault] = []
-    async with desk.worker(call_deadline=DEADLINE_SECONDS):
+    async with desk.worker(call_deadline=DEADLINE_SECONDS, backoff=BACKOFF_SECONDS):
         await waiting(desk, *jobs)
         for some in in_batches(list(zip(jobs, CASES, strict=True))):
             armed = [arm(aim, job, case.fault(job)) for job, case in some]
