@@ -275,7 +275,8 @@ def test_an_optional_field_of_a_later_release_changes_no_stored_digest() -> None
     assert later.in_order().to_canonical() == today.to_canonical()
     named = ("acme", "refund", "eur")
     assert config.rule_version(later, *named) == config.rule_version(today, *named)
-    stricter = later.model_copy(update={"rules": (later.rules[0].model_copy(update={"new_optional": True}),)})
+    rules = tuple(rule.model_copy(update={"new_optional": True}) for rule in later.rules)
+    stricter = later.model_copy(update={"rules": rules})
     assert config.rule_version(stricter, *named) != config.rule_version(today, *named)
 
 

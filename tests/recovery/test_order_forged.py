@@ -125,7 +125,6 @@ async def test_an_invoice_undone_before_the_mail_is_claimed_blocks_the_mail(desk
         number = int(invoice.receipt.rpartition(",")[2])
         await asyncio.to_thread(desk.world.erp.admin.press, "account.invoice", undo, [number])
         await Temporal(desk.client, "", job.queue).signal(invoice, "look_now")  # what `effects look` does
-
         await job.step(Step.INVOICE).result()
         looked_at = await job.operation(Step.INVOICE)
         assert looked_at is not None and looked_at.standing == "void"
@@ -138,13 +137,14 @@ async def test_an_invoice_undone_before_the_mail_is_claimed_blocks_the_mail(desk
 
 async def start(desk: Rig, order: dict[str, Any]) -> OrderAnswer:
     """An order as plain JSON under a workflow id of the caller's, by anybody with a Temporal client."""
-    told: OrderAnswer = await desk.client.execute_workflow(
+    running = await desk.client.start_workflow(
         "OrderToInvoiceWorkflow",
         order,
         id=f"forged-{uuid.uuid4().hex}",
         task_queue=desk.stack.task_queue,
         result_type=OrderAnswer,
     )
+    told: OrderAnswer = await asyncio.wait_for(running.result(), 60)
     return told
 
 

@@ -88,7 +88,7 @@ async def test_a_commit_that_comes_late_is_found_and_not_made_twice(desk: Rig) -
     erp, aim = desk.world.erp, desk.world.proxies["tryton"].arm(Aim())
     jobs = [await aside(a_job, desk, action) for action in (*TABLES, "create_draft_invoice")]
     *locked, beyond = jobs
-    async with desk.worker(call_deadline=4.0):
+    async with desk.worker(call_deadline=3.0):
         await waiting(desk, *jobs)
         with ExitStack() as kept:
             held = [kept.enter_context(erp.hold(table)) for table in TABLES.values()]

@@ -66,7 +66,7 @@ async def test_a_lost_mail_without_an_archive_is_certified_by_two(desk: Rig) -> 
     """
     jobs = [await aside(a_job, desk, "send_mail_unarchived") for _ in range(4)]
     aim = Aim()
-    async with desk.worker(call_deadline=4.0):
+    async with desk.worker(call_deadline=3.0):
         await waiting(desk, *jobs)
         for job, fault in zip(jobs, (CutReply(), CutRequest(), CutReply(), CutRequest()), strict=True):
             arm(aim, job, fault)
@@ -161,7 +161,7 @@ async def test_that_nothing_happened_is_certified_by_two_and_only_when_nothing_c
     ]
     jobs, aim = [invoice, contact, mail], desk.world.proxies["tryton"].arm(Aim())
     forgeries = [Forgery(desk, job, other) for job in jobs]
-    async with desk.worker(call_deadline=4.0):
+    async with desk.worker(call_deadline=3.0):
         await waiting(desk, other, *jobs)
         await approve(desk, other)
         await desk.until(other.operation_id, "succeeded")
