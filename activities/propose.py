@@ -7,26 +7,21 @@ from uuid import UUID
 
 from temporalio import activity
 
-from activities import dependencies
+from activities import admission, dependencies
 from activities.errors import heartbeating, translated
 from activities.judgement import READ_SECONDS, judge, read_target
 from activities.messages import Next, OperationRef, Progress, Proposal
 from activities.ports import Ports
 from activities.progress import tell
-from ledger import fingerprint, policy
+from ledger import fingerprint
 from ledger.config import Document, rule_version
 from ledger.errors import Refused
 from ledger.model import Operation
-from ledger.statement import VerifiedProposal, verify_proposal
 from ledger.states import State
-from ledger.store import configuration, operations, statements
-from ledger.store.database import Connection, now
+from ledger.store import configuration, operations
+from ledger.store.database import now
 from providers.port import Preflight
 
-LONGEST_TOKEN_SECONDS = 3600
-# What depends on another operation is signed with it, and recorded when that one is done. The token is for this content
-# under this key alone, and its key can be revoked meanwhile.
-LONGEST_WAITING_TOKEN_SECONDS = 30 * 24 * 3600
 ANSWER_READ_SECONDS = 3.0  # the caller waits for this one; a slower provider is read again by `judge`
 
 
@@ -88,12 +83,12 @@ class Propose:
             if known is not None and known.request_digest == digest:
                 return known  # a poll, a restart or a repair: it gives nobody new power, and needs no key
             version, document = await configuration.in_force(conn)
-            signed = await self._principal(conn, document, proposal, digest)
+            kid = await admission.principal(conn, document, proposal)
             if known is not None:
                 raise _other_content(known, digest)
             resolved = await dependencies.resolve(conn, namespace, proposal)
             proposal = proposal.model_copy(update={"arguments": resolved.arguments})
-            self._check(document, proposal, signed.kid)
+            admission.check(self._ports.registry, document, proposal, kid)
         target, at_version = await self._read_first(document, proposal, str(operation_id))
         return await self._record(
             proposal,
@@ -105,56 +100,7 @@ class Propose:
             supersedes=resolved.supersedes,
             config_version=version,
             request_digest=digest,
-            kid=signed.kid,
-        )
-
-    async def _principal(
-        self, conn: Connection, document: Document, proposal: Proposal, digest: bytes
-    ) -> VerifiedProposal:
-        """Who proposes, proved by the token: without a granted key nothing is recorded."""
-        if not proposal.token:
-            raise Refused("signature_missing", "sign the proposal with a granted key", field="token")
-        signed = verify_proposal(proposal.token, document.grant_keys(), aud=document.ledger.name)
-        claims = signed.claims
-        said = (proposal.tenant, proposal.business_key, proposal.actor, proposal.requested_by, digest.hex())
-        if said != (claims.tenant, claims.sub, claims.actor, claims.requested_by, claims.request_digest):
-            raise Refused("signature_wrong", "the token signs another proposal than this one", field="token")
-        longest = LONGEST_WAITING_TOKEN_SECONDS if proposal.depends_on else LONGEST_TOKEN_SECONDS
-        why = await statements.token_refusal(conn, claims.iat, claims.exp, longest)
-        if why:
-            raise Refused(f"token_{why}", f"sign the proposal again, for at most {longest} s", field="token")
-        return signed
-
-    def _check(self, document: Document, proposal: Proposal, kid: str) -> None:
-        """Everything that can be said no to without asking the provider."""
-        provider = self._ports.registry.for_action(proposal.action)
-        for name in proposal.distinct_from:
-            fingerprint.check_text(name, "distinct_from", 255)
-        if proposal.expected_version is not None and not provider.contract.conditional_write:
-            # Taken silently it would look like a condition, and there is none.
-            raise Refused(
-                "version_not_conditional", f"{proposal.action} has no conditional write", field="expected_version"
-            )
-        provider.check_target(proposal.target)
-        provider.check_arguments(proposal.arguments)
-        amount_minor, currency = proposal.arguments.get("amount_minor"), proposal.arguments.get("currency")
-        policy.check_against_rule(
-            document,
-            tenant=proposal.tenant,
-            provider=provider.provider,
-            action=proposal.action,
-            amount_minor=amount_minor,
-            currency=currency,
-            evidence=proposal.evidence,
-        )
-        policy.may_propose(
-            document,
-            kid,
-            tenant=proposal.tenant,
-            actor=proposal.actor,
-            action=proposal.action,
-            amount_minor=amount_minor,
-            currency=currency,
+            kid=kid,
         )
 
     async def _read_first(self, document: Document, proposal: Proposal, marker: str) -> tuple[str, str | None]:

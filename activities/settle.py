@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from activities import dependencies
+from activities.dependencies import Met
 from activities.judgement import approvals, grant_problem
 from activities.messages import Progress
 from activities.ports import Ports
@@ -88,7 +90,9 @@ async def evidence_of(
 
 
 async def authority_gone(conn: Connection, document: Document, operation: Operation) -> str:
-    """Empty while everyone whose word this operation rests on still has it; else whose is gone, in words."""
+    """Empty while everything that this operation may be sent on still holds; else what is gone, in words."""
+    if await dependencies.met(conn, operation) is Met.NEVER:
+        return "what it depends on"
     if grant_problem(document, operation):
         return "the key that proposed it"
     if operation.people_needed:

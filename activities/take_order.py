@@ -1,21 +1,25 @@
 """Take an order: check all of it before its first step, and tell where its steps stand. Starts and sends nothing itself."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 from temporalio import activity
 
+from activities import admission
 from activities.dependencies import PLACE
 from activities.errors import translated
-from activities.messages import Next
+from activities.messages import Next, Proposal
 from activities.order import Keys, Order, Plan, PlannedStep, Step, StepView, Views, plan
 from activities.ports import Ports
 from activities.progress import next_of
 from ledger import fingerprint
+from ledger.config import Document
 from ledger.errors import Refused
 from ledger.model import Operation, Sighting
 from ledger.states import State
-from ledger.store import attempts, dependencies, events, operations
+from ledger.store import attempts, configuration, dependencies, events, operations
 from ledger.store.database import Connection
 from ledger.trail import EventKind
 
@@ -28,28 +32,39 @@ class TakeOrder:
 
     @activity.defn(name="plan_order")
     async def plan_order(self, order: Order) -> Plan:
-        """The steps of the order, each of whose arguments its adapter accepts; or what is wrong, and nothing is begun."""
+        """The steps of the order; or what is wrong with one of them, and nothing is begun.
+
+        Once a step is recorded, an order is no longer refused as a whole: each step tells for itself where it stands.
+        """
         async with translated():
             try:
                 steps = plan(order)
                 for planned in steps:
-                    self._check(planned)
+                    with _naming(planned.step):
+                        self._check_form(planned.proposal)
+                async with self._ports.ledger.transaction() as conn:
+                    if not await _any_recorded(conn, steps):
+                        _, document = await configuration.in_force(conn)
+                        for planned in steps:
+                            with _naming(planned.step):
+                                await self._check_leave(conn, document, planned.proposal)
             except Refused as refused:
                 return Plan(reason=refused.rule, field=refused.field, message=str(refused))
             return Plan(steps=steps)
 
-    def _check(self, planned: PlannedStep) -> None:
+    def _check_form(self, proposal: Proposal) -> None:
         """A wrong address is found before somebody approves the invoice, not after it exists."""
-        proposal = planned.proposal
         fingerprint.check_name_fields(proposal.tenant, proposal.business_key)
         fingerprint.check_evidence(proposal.evidence)
         provider = self._ports.registry.for_action(proposal.action)
-        try:
-            provider.check_target(proposal.target)
-            provider.check_arguments(_with_some_receipt(proposal.arguments))
-        except Refused as refused:
-            where = f"{planned.step}: {refused.field}" if refused.field else planned.step.value
-            raise Refused(refused.rule, str(refused), field=where) from refused
+        provider.check_target(proposal.target)
+        provider.check_arguments(_with_some_receipt(proposal.arguments))
+
+    async def _check_leave(self, conn: Connection, document: Document, proposal: Proposal) -> None:
+        """So is a key that may not send the mail, or a tenant that has no address book. Asked again when it is recorded."""
+        kid = await admission.principal(conn, document, proposal)
+        filled = proposal.model_copy(update={"arguments": _with_some_receipt(proposal.arguments)})
+        admission.check(self._ports.registry, document, filled, kid)
 
     @activity.defn(name="order_steps")
     async def order_steps(self, keys: Keys) -> Views:
@@ -69,6 +84,26 @@ class TakeOrder:
                     else await _view(conn, operation, step)
                 )
             return Views(steps=views)
+
+
+async def _any_recorded(conn: Connection, steps: list[PlannedStep]) -> bool:
+    """Whether one of these keys was used already, in this revision."""
+    namespace = await operations.namespace(conn)
+    for proposal in (planned.proposal for planned in steps):
+        operation_id = fingerprint.operation_id(namespace, proposal.tenant, proposal.business_key)
+        if await operations.find(conn, operation_id) is not None:
+            return True
+    return False
+
+
+@contextmanager
+def _naming(step: Step) -> Iterator[None]:
+    """A refusal names the step that it is about."""
+    try:
+        yield
+    except Refused as refused:
+        where = f"{step}: {refused.field}" if refused.field else step.value
+        raise Refused(refused.rule, str(refused), field=where) from refused
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What a rule, a target and a person permit: pure judgement over facts that the caller read under its locks.
 
 1. First what may be recorded at all (`check_against_rule`, `may_propose`): refused before anything is stored.
-2. Then what may be sent (`judge`): denied with a reason, left to people, or waived by the rule within its three bounds.
+2. Then what may be sent (`judge`): denied with a reason, left to people, or waived by the rule: within its three bounds,
+   or once after an approved operation that it names.
 3. Claiming to be distinct from an equivalent effect is possible, and always needs a person.
 4. A person never approves what they propose or asked for, and counts once, however many keys they hold.
 5. Every function takes the configuration it judges by: the version in force, not the one of the proposal.

@@ -12,7 +12,7 @@ from typing import Any
 from ledger.contract import Contract, LookupTerms, Source
 from ledger.errors import Broken, Refused
 from ledger.fingerprint import check_text
-from ledger.model import Operation, Outcome, SeenEffect
+from ledger.model import Operation, Outcome, SeenEffect, Standing
 from ledger.money import MAX_MINOR, check_amount
 from providers import tryton_rpc
 from providers.port import AfterWrite, Classified, Credential, Look, Preflight, Request, SendGuard
@@ -257,13 +257,18 @@ class TrytonInvoices:
         return Look(read.complete, effects, detail=read.detail)
 
     async def read_receipt(self, credential: Credential, operation: Operation, receipt: str) -> SeenEffect | None:
-        """The invoice of this receipt as it is now; None when it cannot be read, for whatever reason."""
+        """The invoice of this receipt as it is now; None when it cannot be read, for whatever reason.
+
+        Void too, if it is the one that we proved, and the books do not have it any more: a draft can be deleted.
+        """
         wanted_id = receipt_id(receipt)
         if wanted_id is None:
             return None
         session = self._reading(credential)
         read = await read_invoices(session, [["id", "=", wanted_id]])
         found = [invoice for invoice in read.found if invoice.id == wanted_id]
+        if read.complete and not read.found and receipt == operation.receipt:
+            return SeenEffect(receipt, Standing.VOID, marked=True, matching=False, summary={"state": "deleted"})
         if not read.complete or len(found) != 1:
             return None
         return read_sighting(found[0], wanted_by(operation, session.place.company))

@@ -5,8 +5,9 @@
 2. Our mark is a line of its own in a text field. People can overwrite it, so that its absence proves nothing; what the log
    proves is in tryton_witness.py.
 3. No id of a change exists at Tryton. Its receipt names the record and the operation.
-4. A null, which is all that Tryton answers to a write, and a refusal in words are believed after a look: a date can be
-   dropped in silence, and without a queue worker a queued task may refuse when the write is committed.
+4. A null, which is all that Tryton answers to a write, and every refusal are believed after a look: a date can be dropped in
+   silence, without a queue worker a queued task may refuse when the write is committed, and a request that something between
+   us and the server sent twice is refused because it was made.
 """
 
 import asyncio
@@ -179,8 +180,12 @@ def classify(told: Told, receipt: str) -> Classified:
 
 
 def needs_look(seen: Classified) -> bool:
-    """Whether the answer is believed only after a look. A ConcurrencyException comes from the comparison alone."""
-    return seen.outcome is Outcome.APPLIED or (seen.outcome is Outcome.REFUSED and seen.hint is not Hint.VERSION_STALE)
+    """Whether the answer is believed only after a look.
+
+    So is a ConcurrencyException: where something between us and the server sends a request twice, the second one is refused
+    because the first was made.
+    """
+    return seen.outcome in (Outcome.APPLIED, Outcome.REFUSED)
 
 
 def after_look(seen: Classified, look: Look) -> Classified:

@@ -33,9 +33,20 @@ from worker import running
 from workflows.client import ask_order, propose, sign, sign_order
 from workflows.names import order_id, workflow_id
 
+TESTS = Path(__file__).parent
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started with a shell's `&`: children would inherit an ignored Ctrl-C, which some tests are about.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# With pytest-xdist a file goes to one process, in this order: the long ones first, so that none is left for the end.
+ORDER = ("recovery", "workflows", "e2e", "devstack", "providers", "store", "unit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow folders first; the tests of a file stay together and in order."""
+    items.sort(key=lambda item: ORDER.index(item.path.relative_to(TESTS).parts[0]))
 
 
 @pytest.fixture(scope="session")

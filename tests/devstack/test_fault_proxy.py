@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -295,9 +296,17 @@ def test_what_never_fires_or_was_never_armed_is_told(proxy: FaultProxy) -> None:
         proxy.arm(Fault(after=b"x" * 1025))
 
 
-def _serving(server: Lines) -> Any:
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    return server
+@contextmanager
+def _serving(server: Lines) -> Iterator[Lines]:
+    """Closed alone it would go round and round in its thread, and take the processor from every later test."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    with server:
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(PATIENCE)
 
 
 def _poll_until(proxy: FaultProxy, delivered: bytes) -> None:

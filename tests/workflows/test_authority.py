@@ -98,7 +98,7 @@ async def test_an_unapproved_operation_expires_when_its_time_is_over(rig: Rig) -
 async def test_a_temporal_client_without_keys_moves_no_money(rig: Rig) -> None:
     """Start, signal, update and poke as much as you like: without a granted key nothing is recorded, nothing is sent.
 
-    Red: return a principal from `Propose._principal` without verifying the token.
+    Red: return a principal from `admission.principal` without verifying the token.
     """
     target = rig.payment()
     signed = rig.proposal(target)

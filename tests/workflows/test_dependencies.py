@@ -66,6 +66,26 @@ async def test_it_is_blocked_when_the_end_of_what_it_needs_is_contradicted(rig: 
     assert rig.posts(second.target) == []
 
 
+async def test_it_is_not_sent_again_when_what_it_needs_is_contradicted_meanwhile(rig: Rig) -> None:
+    """Its request was lost on its way, so that it could be repeated: it is looked for instead, until a person decides.
+
+    Red: leave the dependencies out of `settle.authority_gone`.
+    """
+    async with rig.worker(backoff=30.0):
+        first, needed, second, waiting = await asked_for_both(rig)
+        rig.stack.stripe.control.fault("lost-request", payment_intent=second.target)
+        await rig.approve(needed.operation_id)
+        await rig.until(waiting.operation_id, "unknown")
+        async with rig.ledger.transaction() as conn:
+            await operations.mark_contradicted(conn, (await rig.operation(needed.operation_id)).operation_id)
+        await rig.advance(60)
+        await rig.handle(second).signal("look_now")
+        await rig.settled(waiting.operation_id)
+        stands = await rig.operation(waiting.operation_id)
+        assert (stands.state, stands.fence) == ("unknown", 1)
+    assert rig.effects(second.target) == [] and len(rig.effects(first.target)) == 1
+
+
 @pytest.mark.parametrize(
     "need, rule, field",
     [

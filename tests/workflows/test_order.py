@@ -8,6 +8,8 @@ import pytest
 from activities.order import Order, OrderAnswer, Step
 from devstack.faults import CutReply
 from devstack.tryton.world import Customer
+from ledger.config import Document
+from ledger.store import configuration
 from tests.conftest import Rig
 
 FINAL_DOT = b"\r\n.\r\n"
@@ -169,6 +171,26 @@ async def test_a_bad_order_is_refused_before_anything_is_recorded(
     async with desk.ledger.transaction() as conn:
         count = await (await conn.execute("select count(*) as n from operations")).fetchone()
     assert count is not None and count["n"] == 0
+
+
+async def test_a_step_that_may_not_be_is_found_before_the_first_one_begins(desk: Rig) -> None:
+    """The key may not propose mails any more: the invoice is not begun. Red: leave `_check_leave` out of `plan_order`."""
+    customer = a_customer(desk)
+    order = desk.order(customer.code)
+    await _may_not_mail(desk)
+    async with desk.worker():
+        answer = await desk.ask_order(order)
+    assert (answer.state, answer.reason, answer.field) == ("refused", "action_not_granted", "mail: action")
+    async with desk.ledger.transaction() as conn:
+        assert await (await conn.execute("select 1 from operations")).fetchone() is None
+
+
+async def _may_not_mail(desk: Rig) -> None:
+    document = desk.stack.household.document
+    grants = [{**g.model_dump(), "actions": sorted({*g.actions} - {"send_mail"})} for g in document.grants]
+    new = Document.model_validate({**document.model_dump(), "grants": grants})
+    async with desk.ledger.transaction() as conn:
+        await configuration.apply(conn, new.in_order(), "ops")
 
 
 async def test_one_approved_invoice_lets_one_mail_through(desk: Rig) -> None:
