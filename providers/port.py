@@ -73,7 +73,6 @@ class Preflight:
     version: str | None = None  # conditional writes: of everything that the write would touch, opaque
     basis: Mapping[str, Any] = field(default_factory=dict)  # what the request builds on, as it stands at `version`
     amount_minor: int | None = None  # paid and captured, minor units
-    taken_minor: int = 0  # non-void effects already there, ours included, minor units
     currency: str | None = None
     effects: tuple[SeenEffect, ...] = ()  # all effects on the target; `marked` against this operation
     markers: Mapping[str, str] = field(default_factory=dict)  # receipt -> operation id on it, of any operation

@@ -173,7 +173,6 @@ def _judge_refunds(payment: Payment, captured: int, listing: Listing, wanted: Wa
         target=payment.target,
         unfit=unfit,
         amount_minor=captured,
-        taken_minor=taken,
         currency=payment.currency,
         effects=effects,
         markers={refund["id"]: marker for refund in refunds if (marker := marker_on(refund)) is not None},

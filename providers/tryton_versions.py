@@ -51,6 +51,7 @@ def contract_of(action: str, marker: str) -> Contract:
         conditional_write=True,
         witness=True,
         sources=(
+            measured("api_version", "the series that common.server.version tells; JSON-RPC has no version of its own"),
             measured("conditional_write", "of simultaneous writers with one _timestamp exactly one wins, and a stale one on "
                      "any record refuses the whole write: ConcurrencyException (on PostgreSQL; on SQLite several win)"),
             measured("versions_return", "a version is the time of the last write; a write that changes nothing moves it too"),

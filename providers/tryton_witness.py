@@ -104,16 +104,15 @@ def judge_log(touched: Sequence[Touched], rows: Iterable[Row], logins: frozenset
     """
     if any(t.now == t.expected for t in touched):
         return Witnessed(False, "a record that our write would have changed is still at the expected version")
+    # Our write writes every record from its expected version or none, so that each record tells by its own log alone: one no
+    # is a no, also where others say nothing or are gone, and with them their logs.
     there = [t for t in touched if t.now is not None]
     kept = sorted(rows, key=lambda row: row.id)
     firsts = [_first_after(t, [row for row in kept if row.resource == t.name], logins) for t in there]
-    for first in firsts:
-        if first.ours is False and len(there) < len(touched):
-            # The log of a record that is gone cannot be read, and it may be the one that tells.
-            return Witnessed(None, "a record that our write would have changed is gone")
-        if first.ours is not True:
-            # A no about one record is a no; "unknown" waits for it.
-            return next((other for other in firsts if other.ours is False and len(there) == len(touched)), first)
+    for ours in (False, None):
+        told = next((first for first in firsts if first.ours is ours), None)
+        if told is not None:
+            return told
     moments = {first.at for first in firsts}
     if len(moments) != 1:
         return Witnessed(None, "our user wrote these records, but not in one transaction")

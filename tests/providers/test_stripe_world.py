@@ -237,7 +237,7 @@ async def test_preflight_tells_what_is_left_and_whose_it_was(stripe_rig: StripeR
     operation = stripe_rig.operation(1000, target=earlier.target)
     told = await preflight(stripe_rig, operation)
     assert told.complete and told.unfit == "" and told.currency == "eur"
-    assert (told.amount_minor, told.taken_minor) == (5000, 1300)
+    assert (told.amount_minor, told.facts["refunded_minor"]) == (5000, 1300)
     assert told.markers == {sent.receipt: str(earlier.operation_id)}
     assert {effect.receipt: effect.standing for effect in told.effects} == {
         sent.receipt: Standing.GOOD, pending: Standing.PENDING, void: Standing.VOID,
@@ -251,7 +251,7 @@ async def test_preflight_reads_every_page(stripe_rig: StripeRig) -> None:
     for _ in range(130):
         stripe_rig.world.foreign_refund(operation.target, 10)
     told = await preflight(stripe_rig, operation)
-    assert (told.taken_minor, len(told.effects)) == (1300, 130)
+    assert (told.facts["refunded_minor"], len(told.effects)) == (1300, 130)
 
 
 async def test_a_charge_and_its_payment_intent_are_one_target(stripe_rig: StripeRig) -> None:

@@ -240,7 +240,8 @@ def test_without_a_user_of_ours_the_log_says_nothing_for_us() -> None:
 class World:
     """Records with versions and a log, as Tryton keeps them. Moments are unique and in any order: clocks are set back.
 
-    Ids of rows only grow: no row ever leaves the log, also when its record is deleted.
+    As measured on the real one, a deletion moves no other record and takes no row out of the log, whose ids only grow; a
+    write on what is gone is refused.
     """
 
     moments: Any
