@@ -227,10 +227,11 @@ class OrderToInvoiceWorkflow:
         return self.state()
 
     def _has_begun(self) -> bool:
+        """Whether every step that this run has started was heard of: judged, or refused."""
         if self._order is None or (self._plan is not None and bool(self._plan.reason)):
             return True
-        first = self._views.get(Step.INVOICE)
-        return Step.INVOICE in self._said or (first is not None and first.state not in ("", "proposed"))
+        heard = {s for s, view in self._views.items() if view.state not in ("", "proposed")} | set(self._said)
+        return Step.INVOICE in heard and self._running <= heard
 
     def _take_signatures(self, asked: Order) -> None:
         """Signed again, because a signature had expired or its key was replaced: what was refused is tried with these."""

@@ -235,8 +235,9 @@ async def test_an_order_signed_anew_goes_on_while_another_step_waits(desk: Rig) 
         await hold(desk, "provider:mail")
         invoice = next(planned.proposal for planned in plan(good) if planned.step is Step.INVOICE)
         await desk.propose(invoice)  # without it the whole order would be refused for that token
-        await replace(job, order=bad).ask()
         await job.approve(Step.INVOICE)
+        await job.until(Step.INVOICE, "succeeded")
+        await replace(job, order=bad).ask()
         await dispatch_waits(job, Step.MAIL)
 
         async def done() -> bool:

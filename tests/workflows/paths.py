@@ -1,12 +1,26 @@
-"""Every path through the workflow, driven for real: for recording histories, and to see that each still ends as it should."""
+"""Every path through the workflows, driven for real: for recording histories, and to see that each still ends as it should."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from activities.messages import Proposal
+from activities.order import OrderAnswer, Step
+from devstack.faults import CutReply, CutRequest, HoldReply
 from tests.conftest import Rig
+from tests.recovery.order_world import FINAL_DOT, Job, a_job, until, view
 
-Path = Callable[[Rig], Awaitable[Proposal]]
+Handle = WorkflowHandle[Any, Any]
+Path = Callable[[Rig], Awaitable[Proposal | Handle]]
+"""Drives one path on a rig with all receivers. Its history is the last run of the workflow returned, or of the proposal's."""
+
+READ_CUSTOMER = b"contact_mechanisms.type"  # the ERP is asked for this by the customer's step alone
+
+
+# Operations.
 
 
 async def waived(rig: Rig) -> Proposal:
@@ -113,7 +127,197 @@ async def renewed(rig: Rig) -> Proposal:
     return proposal
 
 
-PATHS: dict[str, Path] = {
-    path.__name__: path
-    for path in (waived, approved, declined, withdrawn, repeated, found, followed, resolved, renewed)
-}
+async def depending(rig: Rig) -> Proposal:
+    """Waits for another operation, is woken once too early, and goes on when that one has succeeded."""
+    first = rig.proposal(rig.payment(), amount=5_000)
+    needed = await rig.propose(first)
+    needs = [{"business_key": first.business_key, "state": "succeeded"}]
+    second = rig.proposal(rig.payment(), depends_on=needs)
+    waiting = await rig.propose(second)
+    await rig.until(waiting.operation_id, "approved")
+    await rig.handle(second).signal("look_now")
+    await rig.settled(waiting.operation_id)
+    await rig.approve(needed.operation_id)
+    await rig.until(waiting.operation_id, "succeeded")
+    return second
+
+
+async def telling(rig: Rig) -> Handle:
+    """A step of an order, which is told of every change."""
+    job = await a_job(rig)
+    await job.ask()
+    await job.approve(Step.INVOICE)
+    assert (await job.until_ended()).state == "done"
+    return job.step(Step.INVOICE)
+
+
+async def telling_nobody(rig: Rig) -> Handle:
+    """A step of an order that is gone before there is news."""
+    job = await a_job(rig)
+    await job.ask()
+    await job.until(Step.INVOICE, "awaiting_approval")
+    await job.parent.terminate("lost")
+    await job.approve(Step.INVOICE)
+    await job.until(Step.INVOICE, "succeeded")
+    return job.step(Step.INVOICE)
+
+
+# Orders.
+
+
+async def order_done(rig: Rig) -> Handle:
+    """One approval and three effects."""
+    job = await a_job(rig)
+    await job.ask()
+    await _approved_and_done(job)
+    return job.parent
+
+
+async def order_refused(rig: Rig) -> Handle:
+    """Its items do not come to what the mail says: nothing is begun."""
+    job = await a_job(rig)
+    wrong = replace(job, order=job.order.model_copy(update={"total_minor": 18_001}))
+    assert (await wrong.ask()).reason == "total_wrong"
+    return job.parent
+
+
+async def order_declined(rig: Rig) -> Handle:
+    """A person says no to the invoice: what rests on it is not begun."""
+    job = await a_job(rig)
+    await job.ask()
+    await _declined_and_ended(job)
+    return job.parent
+
+
+async def order_mail_lost(rig: Rig) -> Handle:
+    """The answer to the mail is lost, while the rest goes on; it is found in the archive."""
+    job = await a_job(rig)
+    lost = rig.world.proxies["smtp"].arm(CutReply(after=FINAL_DOT))
+    await job.ask()
+    await _approved_and_done(job)
+    assert lost.fired == 1
+    return job.parent
+
+
+async def order_tried_again(rig: Rig) -> Handle:
+    """The ERP does not say who the customer is, for a moment: that step is begun again after a pause."""
+    job = await a_job(rig)
+    away = rig.world.proxies["tryton"].arm(CutRequest(after=READ_CUSTOMER))
+    await job.ask()
+    await _approved_and_done(job)
+    assert away.fired == 1
+    return job.parent
+
+
+async def order_signed_again(rig: Rig) -> Handle:
+    """The customer's token is no good when its turn comes; asked for with a good one while the mail is under way."""
+    job = await a_job(rig)
+    bad = job.order.model_copy(update={"tokens": job.order.tokens | {"customer": ""}})
+    mailing = rig.world.proxies["smtp"].arm(HoldReply(after=FINAL_DOT))
+    await job.ask()
+    await job.until(Step.INVOICE, "awaiting_approval")
+    await replace(job, order=bad).ask()
+    await job.approve(Step.INVOICE)
+
+    async def refused() -> bool:
+        told = await job.parent.query("state", result_type=OrderAnswer)  # leaves nothing in the history
+        return view(told, Step.CUSTOMER).reason == "signature_missing"
+
+    await until(refused, "the customer's step to be refused")
+    await asyncio.to_thread(mailing.wait_fired)
+    await job.ask()
+    await job.until(Step.CUSTOMER, "succeeded")
+    mailing.release()
+    assert (await job.until_ended()).state == "done"
+    return job.parent
+
+
+async def order_step_lost(rig: Rig) -> Handle:
+    """A step's workflow is terminated while it waits for people; it is started again when the order is asked for.
+
+    Declined then, as is the next one: the rest would be the same as everywhere, and histories stay small.
+    """
+    job = await a_job(rig)
+    await job.ask()
+    await job.until(Step.INVOICE, "awaiting_approval")
+    await job.step(Step.INVOICE).terminate("lost")
+
+    async def runs_again() -> bool:
+        await job.ask()  # the order may hear of it a moment later
+        return (await job.step(Step.INVOICE).describe()).status is WorkflowExecutionStatus.RUNNING
+
+    await until(runs_again, "the step to have a workflow again", pause=1.0)
+    await _declined_and_ended(job)
+    return job.parent
+
+
+async def order_renewed(rig: Rig) -> Handle:
+    """More than 500 signals: the run is continued as new, and finds its first step begun by the run before."""
+    job = await a_job(rig)
+    await job.ask()
+    await job.until(Step.INVOICE, "awaiting_approval")
+    first = (await job.parent.describe()).run_id
+    for _ in range(10):
+        await asyncio.gather(*(job.parent.signal("look_now") for _ in range(50)))
+
+    async def renewed_once() -> bool:
+        return (await job.parent.describe()).run_id != first
+
+    await until(renewed_once, "the order to be continued as new")
+    await _declined_and_ended(job)
+    return job.parent
+
+
+async def order_asked_early(rig: Rig) -> Handle:
+    """Asked for while the customer's step has begun and nothing is heard of it."""
+    job = await a_job(rig)
+    reading = rig.world.proxies["tryton"].arm(HoldReply(after=READ_CUSTOMER))
+    await job.ask()
+    await job.approve(Step.INVOICE)
+    await asyncio.to_thread(reading.wait_fired)
+    await job.ask()
+    reading.release()
+    assert (await job.until_ended()).state == "done"
+    return job.parent
+
+
+async def _approved_and_done(job: Job) -> None:
+    await job.approve(Step.INVOICE)
+    told = await job.until_ended()
+    assert told.state == "done", told
+
+
+async def _declined_and_ended(job: Job) -> None:
+    waiting = await job.until(Step.INVOICE, "awaiting_approval")
+    declined = await job.desk.signed(str(waiting.operation_id), "alice", "decline")
+    await job.step(Step.INVOICE).signal("decide", declined)
+    told = await job.until_ended()
+    assert told.state == "ended", told
+
+
+_OPERATIONS = (
+    waived,
+    approved,
+    declined,
+    withdrawn,
+    repeated,
+    found,
+    followed,
+    resolved,
+    renewed,
+    depending,
+    telling,
+    telling_nobody,
+)
+_ORDERS = (
+    order_done,
+    order_refused,
+    order_declined,
+    order_mail_lost,
+    order_tried_again,
+    order_signed_again,
+    order_step_lost,
+    order_renewed,
+    order_asked_early,
+)
+PATHS: dict[str, Path] = {path.__name__: path for path in (*_OPERATIONS, *_ORDERS)}
