@@ -39,8 +39,8 @@ def configure_logging(level: str) -> None:
         )
     )
     logging.basicConfig(handlers=[to_json], level=level.upper(), force=True)
-    # The adapters' HTTP library logs URLs with ids in them; what matters of a call is in the trail.
-    for noisy in ("httpx", "httpcore", "stripe"):
+    # The adapters' HTTP library logs URLs with ids in them, and Temporal's worker whatever an activity returns.
+    for noisy in ("httpx", "httpcore", "stripe", "temporalio.worker"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     for carrier in (activity.logger, workflow.logger):
         # The dictionary that the SDK glues to each message holds workflow input types and task queues: noise.

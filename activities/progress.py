@@ -12,7 +12,7 @@ LINES = 8  # of the trail, in the Web UI
 
 
 async def tell(conn: Connection, operation: Operation) -> Progress:
-    """The operation as its workflow needs it. Holds no personal data: people stand in the trail by name, not here."""
+    """The operation as its workflow needs it. Of people it holds the names of signers."""
     at = await now(conn)
     following = next_of(operation)
     due = operation.next_step_at if following is not Next.DONE else None

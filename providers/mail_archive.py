@@ -189,7 +189,9 @@ class Archive:
         except _Incomplete as error:
             return Reading(False, why=str(error))
         except Exception as error:  # whatever a server may say: it could not be read
-            return Reading(False, why=type(error).__name__, text=cut_out(self._login.cut, str(error)))
+            # A server may quote the search that it could not read, and the recipient stands in that.
+            cut = self._login.cut if wanted is None else (*self._login.cut, wanted.recipient)
+            return Reading(False, why=type(error).__name__, text=cut_out(cut, str(error)))
 
     def _open_folder(self, imap: imaplib.IMAP4) -> int:
         if self._place.tls is Tls.STARTTLS:

@@ -202,7 +202,7 @@ class OperationWorkflow:
         self._put(_read_message(kind, args))
 
     def _tell(self, progress: Progress) -> None:
-        """Take over what the ledger says, and show it: current details and search attributes, without personal data."""
+        """Take over what the ledger says, and show it: current details and search attributes. Of people, signers are named."""
         self._progress = progress
         # Jitter only lengthens: a repeat or a look is never early.
         self._due = workflow.time() + progress.delay_seconds * (1 + 0.1 * workflow.random().random())

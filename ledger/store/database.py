@@ -57,7 +57,7 @@ class Ledger:
         except (PoolTimeout, psycopg.OperationalError) as error:
             raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error
         except psycopg.Error as error:
-            raise _translated(error) from error
+            raise _translated(error) from None  # its detail quotes whole rows
 
 
 async def now(conn: Connection) -> datetime:
@@ -76,5 +76,10 @@ async def one(conn: Connection, query: Any, parameters: Any = None) -> DictRow:
 def _translated(error: psycopg.Error) -> Exception:
     """What a refusal of the database means to the ledger."""
     if error.sqlstate in ("40001", "40P01", "25006"):  # serialization, deadlock, a standby: nothing was written
-        return Unavailable(str(error))
-    return Broken(f"{error.sqlstate}: {error}")
+        return Unavailable(_told(error))
+    return Broken(f"{error.sqlstate}: {_told(error)}")
+
+
+def _told(error: psycopg.Error) -> str:
+    """The server's sentence without its detail, which quotes what people wrote."""
+    return error.diag.message_primary or type(error).__name__
