@@ -1,6 +1,7 @@
 """`make up`: the stack stands, says how to reach it, and leaves no process behind, however its launcher ends."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from devstack.postgres import Postgres
 
 ROOT = Path(__file__).parents[2]
-UP = "import sys; from pathlib import Path; from devstack.up import run; sys.exit(run(Path(sys.argv[1])))"
+UP = "import sys; from pathlib import Path; from devstack.up import run; sys.exit(run(Path(sys.argv[1]), erp='erp' in sys.argv))"
 ENVIRONMENT = {
     "EFFECTS_LEDGER_DSN",
     "EFFECTS_SECRETS_DIR",
@@ -72,11 +73,11 @@ def gone(children: dict[int, str]) -> bool:
 
 
 @contextmanager
-def stack(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def stack(folder: Path, *extra: str) -> Iterator[subprocess.Popen[str]]:
     """`up` in a folder of its own, once it has said everything; killed in the end if it still runs."""
     with (folder.parent / "up.txt").open("w") as out:
         launcher = subprocess.Popen(
-            [sys.executable, "-c", UP, str(folder)], cwd=ROOT, stdout=out, stderr=out, text=True
+            [sys.executable, "-c", UP, str(folder), *extra], cwd=ROOT, stdout=out, stderr=out, text=True
         )
     try:
 
@@ -143,3 +144,30 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
         launcher.kill()
         launcher.wait()
         until(lambda: gone(children), "every process has ended")
+
+
+def test_with_the_erp_the_commands_that_it_prints_do_both_jobs(tmp_path: Path) -> None:
+    """Word by word, in their order. Red: leave `receivers` out of the stack in `up.run`."""
+    folder = tmp_path / "stack"
+    with stack(folder, "erp"):
+        environment = os.environ | told(folder)
+        printed = [shlex.split(line) for line in said(folder).splitlines() if line.startswith("  ")]
+        first = next(at for at, words in enumerate(printed) if words[1:3] == ["propose", "order"])
+        played = []
+        for words in printed[first:]:
+            yes = ["--yes"] if words[1] == "approve" else []
+            ran = subprocess.run(
+                words + yes, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90, check=False
+            )
+            assert ran.returncode == 0, (words, ran.stdout, ran.stderr)
+            played.append((words[1], ran.stdout))
+        assert [verb for verb, _ in played] == ["propose", "approve", "propose", "propose", "approve"]
+        assert played[2][1].splitlines()[0].endswith(": done")
+        name = printed[-1][2]
+        until(lambda: "succeeded" in shown(environment, name), f"{name} is done")
+
+
+def shown(environment: dict[str, str], operation: str) -> str:
+    """What `effects show` says."""
+    command = [str(Path(sys.executable).with_name("effects")), "show", operation]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout
