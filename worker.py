@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from importlib.metadata import version
 
 import structlog
 from temporalio.api.enums.v1 import IndexedValueType
@@ -117,6 +118,7 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
             take_order.order_steps,
         ],
         interceptors=[Observing()],
+        build_id=version("effect-ledger"),  # left out, the SDK reads every loaded module to make one up
         max_concurrent_activities=settings.activities_at_once,
         # A dead worker's sticky queue is the hidden wait after a kill: ten seconds by default.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),

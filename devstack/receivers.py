@@ -6,9 +6,12 @@ past the proxies: what they read is what happened.
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psycopg
 
 from devstack import radicale
 from devstack.fault_proxy import FaultProxy
@@ -60,10 +63,17 @@ class Receivers:
             for name, port in ports.items():
                 self.proxies[name] = started.enter_context(FaultProxy(port))
             self._exits = started.pop_all()
+        self._postgres_since = _since(self._postgres)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._exits.close()
+
+    def refresh(self) -> None:
+        """Start the ERP anew if its Postgres was: its pool finds the new one after minutes, or never."""
+        if self._postgres_since != (since := _since(self._postgres)):
+            self.tryton.restart()
+            self._postgres_since = since
 
     def access(self) -> dict[str, Access]:
         """What the configuration must say of each provider, and its secret."""
@@ -81,3 +91,10 @@ class Receivers:
                 SENDER, f"smtp://{at['smtp']}", f"{mail.user}:{mail.password}", f"imap://{at['imap']}/{INBOX}"
             ),
         }
+
+
+def _since(postgres: Postgres) -> datetime:
+    """When the Postgres that runs now was started."""
+    with psycopg.connect(postgres.dsn()) as connection:
+        (told,) = connection.execute("select pg_postmaster_start_time()").fetchone() or ()
+    return told  # type: ignore[no-any-return]

@@ -282,6 +282,8 @@ async def desk(servers: Servers, stand_in: StandInProcess, receivers: Receivers,
 async def _fresh(
     servers: Servers, stand_in: StandInProcess, tmp_path: Path, receivers: Receivers | None
 ) -> AsyncIterator[Rig]:
+    if receivers is not None:
+        receivers.refresh()  # an earlier test may have killed Postgres
     name = f"t{uuid.uuid4().hex[:12]}"
     stand_in.control.reset()
     with Stack(servers, tmp_path, name=name, stripe=stand_in, receivers=receivers, say=lambda text: None) as stack:
