@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ERP_VENV := .venv-erp
 ERP_STAMP := $(ERP_VENV)/.installed
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
+NPM_STAMP := $(PEERS_VENV)/npm/.installed
+NPM_FLAGS := --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo up test unit check lint types imports lock docs clean
@@ -39,13 +43,30 @@ else
 endif
 	@touch $@
 
+$(PEERS_STAMP): requirements/peers.txt $(STAMP)
+	@echo "building $(PEERS_VENV) (localstripe, a stand-in for Stripe that others wrote), once …"
+	@$(PYTHON) -m venv $(PEERS_VENV)
+ifdef PIP
+	@$(PEERS_VENV)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile --require-hashes -r requirements/peers.txt
+else
+	@$(BIN)/uv pip sync --quiet --python $(PEERS_VENV)/bin/python --require-hashes --no-build requirements/peers.txt
+endif
+	@touch $@
+
+# Where npm is missing or installs nothing, tests of stripe-stateful-mock are skipped and say so. In CI they must run.
+$(NPM_STAMP): requirements/peers/package.json requirements/peers/package-lock.json $(PEERS_STAMP)
+	@echo "installing stripe-stateful-mock, another one, with npm, once …"
+	@rm -rf $(@D) && mkdir $(@D) && cp requirements/peers/package.json requirements/peers/package-lock.json $(@D)
+	@if npm ci --prefix $(@D) $(NPM_FLAGS) $(if $(CI),,--fetch-retries=0) >/dev/null; then touch $@; elif [ "$$CI" = true ]; then exit 1; \
+	  else echo "npm could not install it: the tests that need it will be skipped"; fi
+
 demo: $(STAMP) $(if $(ALL),$(ERP_STAMP)) ## run the main job on an embedded stack (ALL=1: every scenario)
 	@$(BIN)/effects demo $(if $(ALL),--all)
 
 up: $(STAMP) $(if $(ERP),$(ERP_STAMP)) ## start the same stack and leave it running until Ctrl-C (ERP=1: with an ERP and a mail server)
 	@$(BIN)/effects up $(if $(ERP),--erp)
 
-test: $(STAMP) $(ERP_STAMP) ## all tests (needs nothing started; 8 minutes on 2 idle cores; once, 2 minutes for the ERP's database)
+test: $(STAMP) $(ERP_STAMP) $(PEERS_STAMP) $(if $(shell command -v npm 2>/dev/null),$(NPM_STAMP)) ## all tests (needs nothing started; 8 minutes on 2 idle cores; once, 2 minutes for the ERP's database)
 	@$(BIN)/python -m devstack.tryton
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -70,10 +91,11 @@ docs: $(STAMP) ## write the generated parts of README, ARCHITECTURE and docs/ an
 	@$(BIN)/python -m docs.generate
 
 lock: $(STAMP) ## pin the requirements anew, with hashes and without hosts
-	@for group in dev run uv erp; do \
+	@for group in dev run uv erp peers; do \
 	  case $$group in dev) args="--group dev pyproject.toml";; run) args=pyproject.toml;; *) args="--group pyproject.toml:$$group";; esac; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" $$args -o requirements/$$group.txt || exit 1; done
+	@npm install --prefix requirements/peers --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS) >/dev/null
 
-clean: ## remove both virtual environments and caches (not the state of `make up`, which lives in .cache/stack)
-	@rm -rf $(VENV) $(ERP_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+clean: ## remove the virtual environments and caches (not the state of `make up`, which lives in .cache/stack)
+	@rm -rf $(VENV) $(ERP_VENV) $(PEERS_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

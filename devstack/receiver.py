@@ -1,4 +1,4 @@
-"""A server of other people's making, from `.venv-erp`, as a child of this process: what Radicale and mail-devel share."""
+"""A server of other people's making, from an environment of its own, as a child of this process: what all of them share."""
 
 import signal
 import sys
@@ -38,8 +38,12 @@ class Receiver:
         self._ports_wanted = ports
         self._child: Child | None = None
 
+    def program(self) -> Path:
+        """What runs `command`: the Python of `.venv-erp`, unless a subclass has another one."""
+        return erp_python()
+
     def command(self) -> Sequence[str]:
-        """What to run on `self.ports`, behind Python's own name; may write files under `root`."""
+        """What to run on `self.ports`, behind the name of the program; may write files under `root`."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -99,7 +103,7 @@ class Receiver:
     def _launch(self, *, last_try: bool) -> bool:
         """Whether it listens; False if somebody else has taken one of the ports, and there are tries left."""
         self._child = Child.spawn(
-            [str(erp_python()), *self.command()], name=self.name, log=self.log, cwd=ROOT, grace_seconds=_STOP_SECONDS
+            [str(self.program()), *self.command()], name=self.name, log=self.log, cwd=ROOT, grace_seconds=_STOP_SECONDS
         )
         deadline = time.monotonic() + _READY_SECONDS
         while True:

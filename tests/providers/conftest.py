@@ -6,9 +6,8 @@ A rig drives one adapter against its stand-in, and reads the stand-in's journal:
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
-from uuid import uuid4
 
 import pytest
 
@@ -19,8 +18,16 @@ from ledger.contract import Contract
 from ledger.model import Hint, Operation, Outcome, Standing
 from providers.port import Classified, Credential, Provider, Request
 from providers.registry import Registry, default_registry
+from tests.providers.refund_operations import an_operation
 from tests.providers.rigs_carddav import carddav_create_rig, carddav_stage, carddav_update_rig
 from tests.providers.rigs_mail import mail_proxies, mail_rig, mail_server, mail_unarchived_rig
+from tests.providers.rigs_stripe_peers import (
+    localstripe_rig,
+    localstripe_stage,
+    peer_rig,
+    stateful_mock_rig,
+    stateful_mock_stage,
+)
 from tests.providers.rigs_tryton_invoices import tryton_invoices_rig, tryton_invoices_server
 from tests.providers.rigs_tryton_updates import (
     tryton_customers_rig,
@@ -34,10 +41,15 @@ __all__ = [
     "carddav_create_rig",
     "carddav_stage",
     "carddav_update_rig",
+    "localstripe_rig",
+    "localstripe_stage",
     "mail_proxies",
     "mail_rig",
     "mail_server",
     "mail_unarchived_rig",
+    "peer_rig",
+    "stateful_mock_rig",
+    "stateful_mock_stage",
     "tryton_customers_rig",
     "tryton_delivery_rig",
     "tryton_invoices_rig",
@@ -48,28 +60,6 @@ __all__ = [
 
 SECRET = "sk_test_oftheadapters0000"  # noqa: S105 (known to the stand-in only)
 LIVE_SECRET = "sk_live_oftheadapters0000"  # noqa: S105
-
-
-def an_operation(**changes: Any) -> Operation:
-    """An operation as the ledger would hold it, for `pi_1` and 10.00 EUR unless told otherwise."""
-    operation_id = changes.pop("operation_id", uuid4())
-    arguments = changes.pop("arguments", {"amount_minor": 1000, "currency": "eur"})
-    known: dict[str, Any] = {
-        "operation_id": operation_id,
-        "tenant": "shop",
-        "action": "refund",
-        "provider": "stripe",
-        "account": "acct_1",
-        "livemode": False,
-        "target": "pi_1",
-        "arguments": arguments,
-        "amount_minor": arguments["amount_minor"],
-        "currency": arguments["currency"],
-        "idempotency_key": f"el-{operation_id}",
-    }
-    # Adapters read identity only; whatever else an operation has is left out.
-    nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Operation))
-    return Operation(**nothing | known | changes)
 
 
 @dataclass(frozen=True)
@@ -236,11 +226,17 @@ RIGS = {
     "send_mail_unarchived": "mail_unarchived_rig",
 }
 
+# Further receivers of the same adapters, which lack something.
+PEERS = {
+    "refund at localstripe": "localstripe_rig",
+    "refund at stripe-stateful-mock": "stateful_mock_rig",
+}
 
-@pytest.fixture(params=sorted(RIGS))
+
+@pytest.fixture(params=sorted(RIGS | PEERS))
 def rig(request: pytest.FixtureRequest) -> Any:
     """One rig after the other; a registered action without one fails `test_every_registered_action_has_a_rig`."""
-    return request.getfixturevalue(RIGS[request.param])
+    return request.getfixturevalue((RIGS | PEERS)[request.param])
 
 
 @pytest.fixture

@@ -81,6 +81,7 @@ async def test_unknown_and_missing_arguments_are_refused_with_their_field(rig: A
     assert target.value.field == "target"  # type: ignore[attr-defined]
 
 
+@pytest.mark.needs("preflight")
 async def test_preflight_reads_the_target_and_sees_no_effect_of_ours(rig: Any) -> None:
     operation = await made(rig)
     provider, marker = rig.provider, rig.provider.marker_of(operation)
@@ -216,6 +217,7 @@ async def test_a_receiver_that_is_gone_was_not_reached(rig: Any) -> None:
     assert await effects(rig, operation) == []
 
 
+@pytest.mark.needs("owner")
 async def test_a_credential_says_whose_it_is(rig: Any) -> None:
     owner = await rig.provider.whose(rig.credential)
     assert owner is not None and (owner.account, owner.livemode) == (rig.credential.account, rig.credential.livemode)
