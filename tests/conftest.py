@@ -189,7 +189,7 @@ class Rig:
         """The rules by which messages about an operation were refused, in the order of its trail."""
         return [e.body["rule"] for e in await self.trail(operation_id) if e.kind == EventKind.STATEMENT_REFUSED]
 
-    async def accepted(self, operation_id: str, who: str, seconds: float = 20.0) -> None:
+    async def accepted(self, operation_id: str, who: str, seconds: float = 60.0) -> None:
         """Wait until a statement of this person stands in the trail; fail on a refusal."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not any(
@@ -197,7 +197,7 @@ class Rig:
         ):
             refused = await self.refusals(operation_id)
             assert not refused and asyncio.get_running_loop().time() < deadline, (who, refused)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
     async def settled(self, operation_id: str) -> None:
         """Wait until nothing is added to the trail any more: two equal readings half a second apart."""
@@ -206,9 +206,9 @@ class Rig:
             count = now_at
             await asyncio.sleep(0.5)
 
-    async def until(self, operation_id: str, *states: str, seconds: float = 20.0) -> Operation:
-        """Wait until the operation stands in one of these states."""
-        deadline = asyncio.get_running_loop().time() + seconds
+    async def until(self, operation_id: str, *states: str, seconds: float = 60.0) -> Operation:
+        """Wait until the operation stands in one of these states. Asks often at first: most waits are short."""
+        deadline, pause = asyncio.get_running_loop().time() + seconds, 0.02
         while True:
             operation = await self.operation(operation_id)
             if operation.state in states:
@@ -216,7 +216,7 @@ class Rig:
             if asyncio.get_running_loop().time() > deadline:
                 told = [f"{e.number} {e.kind} {e.source} {e.target} {e.body}" for e in await self.trail(operation_id)]
                 raise AssertionError("\n".join([f"still {operation.state}, next {operation.next_step}", *told]))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause := min(pause * 1.5, 0.25))
 
     def effects(self, target: str) -> list[Any]:
         """Living refunds of a payment, by the stand-in's own journal."""
