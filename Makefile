@@ -1,7 +1,7 @@
 # Effect Ledger. `make` alone prints this list. Needs python3 (3.11 or newer, with venv), make and git.
 SHELL := /bin/sh
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

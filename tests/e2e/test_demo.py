@@ -19,37 +19,19 @@ from devstack.postgres import Postgres
 from devstack.stripe_standin.rules import Arrival, Effect, Journal
 
 ROOT = Path(__file__).parents[2]
-PLAY = "import sys; from pathlib import Path; from devstack.demo import run; sys.exit(run(True, Path(sys.argv[1])))"
+PLAY = "import sys; from pathlib import Path; from devstack.demo import run; sys.exit(run(False, Path(sys.argv[1])))"
 SCENARIOS = [
     "plain activity, new key per try",
     "ours, the same fault",
     "killed after Stripe executed, 25 h",
     "a person lets it go",
     "lost before Stripe, 25 h",
-    "small, waived by policy",
-    "answer lost, repeated in window",
-    "409 while the first runs",
-    "stored 500, although executed",
-    "401, then 429",
-    "held and released while unknown",
-    "stored 500, without effect",
-    "pending, then good",
-    "good, then void",
-    "worker stopped mid-send, 25 h",
-    "order: invoice, record, mail",
-    "order, mail's answer lost",
-    "order, invoice committed late",
-    "order, contact's answer lost",
-    "order, worker killed in between",
-    "delivery date, as approved",
-    "delivery date, buyer was quicker",
-    "delivery date, answer, mark lost",
 ]
 
 
 @pytest.mark.timeout(600)
-def test_every_scenario_is_as_promised(tmp_path: Path) -> None:
-    """Acts and all other scenarios, as a process of its own, as `make demo ALL=1` plays them."""
+def test_the_three_acts_are_as_promised(tmp_path: Path) -> None:
+    """As a process of its own, as `make demo` plays them. CI plays every scenario, with `make demo ALL=1`."""
     played = subprocess.run(
         [sys.executable, "-c", PLAY, str(tmp_path / "demo")],
         cwd=ROOT,

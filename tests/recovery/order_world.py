@@ -246,11 +246,8 @@ async def brood(desk: Rig, folder: Path, settings: Sequence[dict[str, str]]) -> 
 
 def nurse(folder: Path) -> None:
     """The nursery: fork a worker for each setting, and stay as their parent, with whom they die."""
-    from temporalio.worker._worker import load_default_build_id
-
     import worker
 
-    load_default_build_id()  # reads the code of every module: more than a second, once for all
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     nursery, pids = os.getpid(), []
     for wanted in json.loads((folder / "brood.json").read_text()):

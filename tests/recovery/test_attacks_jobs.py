@@ -336,7 +336,7 @@ async def test_a_ledger_restored_from_before_the_order_finds_all_three_effects(
         async with forgetful.worker():
             await again.ask()
             await again.approve(Step.INVOICE)
-            second = await again.until_ended(seconds=20)
+            second = await again.until_ended()
         found = [await again.until(step, "succeeded") for step in Step]
     assert await again.effects() == ONE_OF_EACH
     assert [v.receipt for v in second.steps] == [v.receipt for v in first.steps]
