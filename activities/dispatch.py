@@ -133,7 +133,7 @@ class Dispatch:
         contract = self._ports.contract_of(operation)
         found = tuple(e for e in reading.preflight.effects if e.marked)
         # Where our own effect has moved the version, no request could be built any more, and none is needed.
-        request = None if found else self._request(operation, reading.preflight.basis)
+        request = None if found else self._request(operation, reading.preflight.basis, reading.credential)
         rule = document.rule_for(operation.tenant, operation.action, operation.currency)
         prepared = replace(
             operation,
@@ -161,7 +161,7 @@ class Dispatch:
             return progress
         if credential is None:
             return await self._wait(conn, operation, UNREADABLE_PAUSE, "credential", facts.now)
-        request = self._request(operation, {})
+        request = self._request(operation, {}, credential)
         body = {"row": facts.decide().row}
         claimed = await self._open(conn, operation, operation, facts.contract, 14, facts.now, body)
         return Claim(claimed, request, facts.contract, credential, stamp)
@@ -190,11 +190,12 @@ class Dispatch:
         attempt = Attempt(number=moved.fence, claimed_at=at, lease_until=lease_until)
         return await attempts.open_attempt(conn, moved, attempt, self._ports.worker)
 
-    def _request(self, operation: Operation, basis: Mapping[str, Any]) -> Request:
+    def _request(self, operation: Operation, basis: Mapping[str, Any], credential: Credential) -> Request:
         """The frozen request; before the first claim, the one that will be frozen."""
         if operation.frozen_request is not None:
             return Request(**operation.frozen_request)
-        return self._ports.registry.for_action(operation.action).build_request(operation, basis)
+        built = self._ports.registry.for_action(operation.action).build_request(operation, basis)
+        return replace(built, endpoint=credential.endpoint, archive=credential.archive)
 
     async def _send(self, claim: Claim, wire: Wire) -> Classified:
         assert claim.request is not None

@@ -55,8 +55,16 @@ class Secrets:
         self._folder = folder
 
     def credential(self, document: Document, operation: Operation) -> Credential:
-        """The credential of the operation's account. Refused `secret_missing` says where it was looked for."""
-        return self.credential_of(document, operation.tenant, operation.provider)
+        """The credential of the operation's account, leading to where it was sent, if it was.
+
+        Refused: `secret_missing` says where it was looked for; `endpoint_changed`, as another server of the same name knows
+        nothing of this effect.
+        """
+        found = self.credential_of(document, operation.tenant, operation.provider)
+        if leads_elsewhere(operation, found.endpoint, found.archive):
+            why = "it was sent to another endpoint or archive than the binding names now: bind it back until it has ended"
+            raise Refused("endpoint_changed", why, field="endpoint")
+        return found
 
     def credential_of(self, document: Document, tenant: str, provider: str) -> Credential:
         """The credential of a tenant at a provider, as the configuration binds it."""
@@ -78,6 +86,12 @@ class Secrets:
         if value := os.environ.get(variable):
             return _usable(name, value)
         raise Refused("secret_missing", f"put the secret {name} into a file of the secrets folder or into {variable}")
+
+
+def leads_elsewhere(operation: Operation, endpoint: str, archive: str) -> bool:
+    """Whether this is not where the operation's request was frozen for."""
+    frozen = operation.frozen_request or {}
+    return (frozen.get("endpoint", endpoint), frozen.get("archive", archive)) != (endpoint, archive)
 
 
 def _usable(name: str, value: str) -> str:

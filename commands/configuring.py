@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from activities.judgement import approvals, grant_problem
+from activities.ports import leads_elsewhere
 from commands import tell
 from commands.exits import Exit
 from commands.page import Page
@@ -135,6 +136,8 @@ async def consequence(conn: Connection, new: Document, operation: Operation) -> 
         return f"blocked: {BlockReason.POLICY_CHANGED}", "the rule it was proposed under says something else"
     if unsent and (why := _rebound(new, operation)):
         return f"blocked: {BlockReason.POLICY_CHANGED}", why
+    if not unsent and (why := _moved(new, operation)):
+        return "neither sent again nor looked for, until it is bound back", why
     if operation.people_needed:
         given = await approvals(conn, operation)
         standing = policy.approvals_stand(new, operation, given)
@@ -156,6 +159,16 @@ def _rebound(new: Document, operation: Operation) -> str:
         return str(refused)
     if (binding.account, binding.livemode) != (operation.account, operation.livemode):
         return f"{operation.tenant} would be bound to {binding.account}, livemode {binding.livemode}"
+    return ""
+
+
+def _moved(new: Document, operation: Operation) -> str:
+    try:
+        binding = new.binding(operation.tenant, operation.provider)
+    except Refused as refused:
+        return str(refused)
+    if leads_elsewhere(operation, binding.endpoint, binding.archive):
+        return f"{operation.tenant} would reach {operation.provider} at {binding.endpoint}, and it was sent elsewhere"
     return ""
 
 

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.charset import QP, Charset
 from email.header import Header
@@ -358,7 +358,8 @@ def _reading_detail(reading: Reading) -> dict[str, Any]:
 def _check_frozen(credential: Credential, operation: Operation, request: Request) -> None:
     """Raise `Broken` unless the frozen request is the operation's own and the credential is for its account and mode."""
     owner = (operation.account, operation.livemode)
-    if request != build_request(operation, {}) or (credential.account, credential.livemode) != owner:
+    built = replace(build_request(operation, {}), endpoint=request.endpoint, archive=request.archive)
+    if request != built or (credential.account, credential.livemode) != owner:
         raise Broken("the frozen request or the credential is not the one of this operation: nothing is sent")
     try:
         check_address(request.parameters["from"], "account")

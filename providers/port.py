@@ -33,6 +33,8 @@ class Request:
     idempotency_key: str
     account: str
     api_version: str
+    endpoint: str = ""  # of the credential that it was frozen for; the core fills in both
+    archive: str = ""
 
 
 @dataclass(frozen=True)

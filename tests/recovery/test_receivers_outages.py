@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from devstack.faults import HoldReply, HoldRequest
+from devstack.ports import LOOPBACK
 from devstack.signing import Signer
 from devstack.tryton import names
 from devstack.tryton.rpc import TrytonError
+from ledger.config import Document
 from ledger.statement import StatementType
-from ledger.store import attempts
+from ledger.store import attempts, configuration
 from ledger.store.database import now
 from tests.conftest import Rig
 from tests.recovery.test_receivers_faults import (
@@ -254,3 +256,44 @@ async def test_what_is_unknown_when_the_secret_goes_wrong_waits_and_is_found_by_
         await nothing_is_overdue(desk)
     assert await ends(desk, jobs) == [("succeeded", 1)] * len(jobs)
     assert [job.arrivals for job in jobs] == [1] * len(jobs)
+
+
+async def test_what_is_unknown_is_not_looked_for_at_another_server(desk: Rig) -> None:
+    """The bindings come to lead to servers elsewhere, of the same names, who know nothing of what was sent. Nothing is
+    concluded there, and nothing is sent again; bound back, all is found.
+
+    Red: leave `leads_elsewhere` out of `Secrets.credential`.
+    """
+    jobs = [await aside(a_job, desk, action) for action in ("update_customer", "create_draft_invoice", "send_mail")]
+    aim = desk.world.proxies["tryton"].arm(Aim())
+    async with desk.worker():
+        await waiting(desk, *jobs)
+        lost = [arm(aim, job, HoldReply()) for job in jobs]
+        await approve(desk, *jobs)
+        for fault in lost:
+            await aside(fault.wait_fired)
+        await bind(desk, LOOPBACK, "localhost")
+        for proxy in desk.world.proxies.values():
+            await aside(proxy.drop_connections)
+        for job in jobs:
+            await desk.until(job.operation_id, "unknown")
+        await desk.advance(TO_ABSENCE_SECONDS)
+        await at_rest(desk)
+        assert await ends(desk, jobs) == [("unknown", 1)] * len(jobs)
+        assert [await complete_looks(desk, job) for job in jobs] == [0] * len(jobs)
+        await bind(desk, LOOPBACK, LOOPBACK)
+        await until_states(desk, jobs, ["succeeded"] * len(jobs))
+    assert await ends(desk, jobs) == [("succeeded", 1)] * len(jobs)
+    assert [job.arrivals for job in jobs] == [1] * len(jobs)
+
+
+async def bind(desk: Rig, host: str, other: str) -> None:
+    """The configuration as it was at first, with another name for the host of every endpoint and archive."""
+    document = desk.stack.household.document
+    bindings = [
+        {**one.model_dump(), "endpoint": one.endpoint.replace(host, other), "archive": one.archive.replace(host, other)}
+        for one in document.bindings
+    ]
+    new = Document.model_validate({**document.model_dump(), "bindings": bindings})
+    async with desk.ledger.transaction() as conn:
+        await configuration.apply(conn, new.in_order(), "ops")
