@@ -62,7 +62,9 @@ class Secrets:
         """
         found = self.credential_of(document, operation.tenant, operation.provider)
         if leads_elsewhere(operation, found.endpoint, found.archive):
-            why = "it was sent to another endpoint or archive than the binding names now: bind it back until it has ended"
+            why = (
+                "it was sent to another endpoint or archive than the binding names now: bind it back until it has ended"
+            )
             raise Refused("endpoint_changed", why, field="endpoint")
         return found
 
