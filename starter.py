@@ -331,6 +331,17 @@ def verify(as_json: options.Json = False) -> int:
     return run(as_json, verify)
 
 
+@app.command()
+def audit(
+    repair: Annotated[bool, options.opt("Start or wake what nobody works on.", "--repair")] = False,
+    as_json: options.Json = False,
+) -> int:
+    """Compare the ledger with Temporal: open operations without a workflow, overdue ones, workflows without an operation."""
+    from commands.audit import audit
+
+    return run(as_json, lambda voice: audit(voice, repair=repair))
+
+
 @clock.command("advance")
 def clock_advance(by: Annotated[str, options.arg("Like +25h.")], as_json: options.Json = False) -> int:
     """Dev stack only: move the ledger's clock and the stand-in's, and wake what is open."""
