@@ -6,7 +6,7 @@ from ledger.money import shown
 from ledger.states import State
 from ledger.store import events
 from ledger.store.database import Connection, now
-from ledger.trail import Event, sentence
+from ledger.trail import Event, EventKind, sentence
 
 LINES = 8  # of the trail, in the Web UI
 
@@ -18,12 +18,15 @@ async def tell(conn: Connection, operation: Operation) -> Progress:
     due = operation.next_step_at if following is not Next.DONE else None
     until = "" if due is None else due.isoformat(timespec="seconds")
     trail = await events.read_last(conn, operation.operation_id, LINES)
+    field, message = objection(operation, trail)
     return Progress(
         operation_id=str(operation.operation_id),
         state=operation.state.value,
         next=following,
         delay_seconds=0.0 if due is None else max((due - at).total_seconds(), 0.0),
         reason=operation.reason,
+        field=field,
+        message=message,
         request_digest=operation.request_digest.hex(),
         events=operation.event_count,
         until=until,
@@ -37,6 +40,14 @@ async def tell(conn: Connection, operation: Operation) -> Progress:
         standing="" if operation.standing is None else operation.standing.value,
         details=_details(operation, following, until, trail),
     )
+
+
+def objection(operation: Operation, trail: list[Event]) -> tuple[str, str]:
+    """What to correct, and why, where the operation was blocked: field and sentence, each empty if nothing was at fault."""
+    if operation.state is not State.BLOCKED:
+        return "", ""
+    body = next((e.body for e in reversed(trail) if e.kind is EventKind.MOVED), {})
+    return str(body.get("field", "")), str(body.get("why", ""))
 
 
 def next_of(operation: Operation) -> Next:

@@ -13,7 +13,7 @@ from activities.errors import translated
 from activities.messages import Next, Proposal
 from activities.order import Keys, Order, Plan, PlannedStep, Step, StepView, Views, plan
 from activities.ports import Ports
-from activities.progress import next_of
+from activities.progress import next_of, objection
 from ledger import fingerprint
 from ledger.config import Document
 from ledger.errors import Refused
@@ -111,6 +111,7 @@ class _Facts:
     operation: Operation
     since: datetime
     looked: Sighting | None
+    why: str  # it was blocked
 
 
 async def _view(conn: Connection, operation: Operation, step: Step) -> StepView:
@@ -119,13 +120,16 @@ async def _view(conn: Connection, operation: Operation, step: Step) -> StepView:
     since = next(e.at for e in reversed(trail) if e.kind is EventKind.MOVED)
     seen = await attempts.read_sightings(conn, operation.operation_id)
     met = needed.state is State.SUCCEEDED and needed.stands
-    facts = _Facts(operation, since, seen[-1] if seen else None)
+    field, message = objection(operation, trail)
+    facts = _Facts(operation, since, seen[-1] if seen else None, message)
     return StepView(
         step=step,
         business_key=operation.business_key,
         operation_id=str(operation.operation_id),
         state=operation.state,
         reason=operation.reason,
+        field=field,
+        message=message,
         receipt=operation.receipt or "",
         since=_clock(since),
         until="" if operation.next_step_at is None else _clock(operation.next_step_at),
@@ -171,7 +175,8 @@ def _sentence(facts: _Facts, *, met: bool) -> str:
         case State.AWAITING_APPROVAL:
             return f"waits for people since {since}, until {due}"
         case State.REJECTED | State.BLOCKED | State.UNDETERMINED:
-            return f"{operation.state} since {since}: {operation.reason or 'nobody can know'}"
+            why = f" ({facts.why})" if facts.why else ""
+            return f"{operation.state} since {since}: {operation.reason or 'nobody can know'}{why}"
         case _:
             doing = "" if next_of(operation) is Next.DONE else f", next {operation.next_step} at {due}"
             return f"{operation.state} since {since}{doing}"

@@ -196,6 +196,25 @@ async def _may_not_mail(desk: Rig) -> None:
         await configuration.apply(conn, new.in_order(), "ops")
 
 
+@pytest.mark.parametrize(
+    "product, customer, field, word",
+    [("NO-SUCH", "", "items[0].product", "product"), ("WIDGET", "C-NOBODY", "target", "customer")],
+)
+async def test_what_the_books_do_not_know_is_blocked_before_anybody_is_asked(
+    desk: Rig, product: str, customer: str, field: str, word: str
+) -> None:
+    """The field is named, and nothing is begun of the rest. Red: leave the field out of `progress.objection`."""
+    items = [WIDGET | {"product": product}]
+    order = desk.order(customer or a_customer(desk).code, items=items, total_minor=2_500)
+    async with desk.worker():
+        answer = await until_ended(desk, order)
+    told = step(answer, Step.INVOICE)
+    assert (answer.state, told.state, told.reason, told.field) == ("ended", "blocked", "target_unfit", field)
+    assert word in told.sentence and word in told.message
+    assert [step(answer, name).operation_id for name in (Step.CUSTOMER, Step.MAIL)] == ["", ""]
+    assert (await desk.operation(told.operation_id)).people_needed is None
+
+
 async def test_one_approved_invoice_lets_one_mail_through(desk: Rig) -> None:
     """Red: leave `waived_after`, or the comparison of targets, out of `approved_before`."""
     customer, other = a_customer(desk), a_customer(desk)
