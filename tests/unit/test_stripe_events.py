@@ -204,7 +204,9 @@ json_values = some.recursive(
 )
 
 
-@given(thing=json_values, changes=some.dictionaries(some.sampled_from(["id", "type", "created", "account"]), json_values))
+@given(
+    thing=json_values, changes=some.dictionaries(some.sampled_from(["id", "type", "created", "account"]), json_values)
+)
 def test_any_signed_json_is_an_event_or_refused(thing: Any, changes: dict[str, Any]) -> None:
     """Whoever has the secret still cannot break the reader."""
     body = json.dumps({**json.loads(event()), "data": {"object": thing}, **changes}).encode()
