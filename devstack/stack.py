@@ -190,8 +190,6 @@ class Stack:
             "EFFECTS_DEV": "true",
             "EFFECTS_INBOX_DSN": self.inbox_dsn,
             "EFFECTS_INBOX_ACCOUNT": self._account,
-            # Ledgers of tests share one Temporal, and their schedules would outlive them.
-            "EFFECTS_TAKE_EVENTS_EVERY": "0",
             "EFFECTS_TASK_QUEUE": self.task_queue,
             "TEMPORAL_ADDRESS": self.servers.temporal.address,
         }
@@ -203,7 +201,8 @@ class Stack:
             [sys.executable, str(ROOT / "worker.py")],
             name=f"worker {number}",
             log=self.root / f"worker-{number}.log",
-            env={**_clean(os.environ), **self.environment(), **extra},
+            # Ledgers of tests share one Temporal, and their schedules would outlive them.
+            env={**_clean(os.environ), **self.environment(), "EFFECTS_TAKE_EVENTS_EVERY": "0", **extra},
             cwd=ROOT,
             grace_seconds=grace_seconds,
         )

@@ -127,16 +127,19 @@ async def test_a_secret_that_is_just_being_written_says_later(rule: str) -> None
 
 async def test_a_body_has_a_cap_whatever_its_header_says() -> None:
     """Announced or in pieces without a length; what is read ends at the cap. Red: drop either of the two comparisons."""
-    house = House()
+    house, read = House(), 0
 
     async def pieces() -> AsyncIterator[bytes]:
+        nonlocal read
         for _ in range(64):
+            read += 16 * 1024
             yield b" " * 16 * 1024
 
     async with house.client() as client:
         announced = await client.post("/stripe", content=b"", headers={"Content-Length": str(MAX_BODY + 1)})
         assert (announced.status_code, announced.json()["error"]["rule"]) == (413, "body_too_large")
         assert (await client.post("/stripe", content=pieces())).status_code == 413
+        assert read <= MAX_BODY + 2 * 16 * 1024
         assert (await client.post("/stripe", content=b" " * MAX_BODY)).status_code == 400
         assert (await client.post("/stripe", content=b"", headers={"Content-Length": "9" * 30})).status_code == 400
     assert house.kept == []

@@ -42,6 +42,20 @@ async def refunded(rig: Rig, target: str, rule: Rule | None = None, **proposed: 
     return await rig.until(answer.operation_id, "succeeded")
 
 
+async def followed(rig: Rig, target: str) -> Operation:
+    """A pending refund that was read again once, and is not read by itself for half a minute."""
+    operation = await refunded(rig, target, PENDING)
+    while (
+        operation.next_step_at is None
+        or operation.ended_at is None
+        or ((operation.next_step_at - operation.ended_at).total_seconds() < FOLLOW_FIRST)
+    ):
+        await asyncio.sleep(0.05)
+        operation = await rig.operation(str(operation.operation_id))
+    assert (operation.next_step, operation.standing) == ("follow", Standing.PENDING)
+    return operation
+
+
 async def standing(rig: Rig, operation: Operation, wanted: Standing, seconds: float = 10.0) -> Operation:
     """Wait until its receipt has this standing."""
     deadline = asyncio.get_running_loop().time() + seconds
@@ -201,7 +215,7 @@ async def test_a_pending_refund_that_succeeds_is_followed_to_its_end_by_its_even
     """Without waiting for the next look of its own, and its workflow ends. Red: `_take` that wakes nobody."""
     target = rig.payment()
     async with rig.worker(), rig.inbox() as door:
-        operation = await refunded(rig, target, PENDING)
+        operation = await followed(rig, target)
         rig.stack.stripe.control.set_refund(str(operation.receipt), status="succeeded")
         began = asyncio.get_running_loop().time()
         await door.deliver(*rig.events(target))
@@ -217,7 +231,7 @@ async def test_a_pending_refund_that_fails_is_followed_to_its_end_by_its_event(r
     """Backwards too: that it failed comes before that it was made. Red: `_take` that wakes nobody."""
     target = rig.payment()
     async with rig.worker(), rig.inbox() as door:
-        operation = await refunded(rig, target, PENDING)
+        operation = await followed(rig, target)
         rig.stack.stripe.control.set_refund(str(operation.receipt), status="failed", failure_reason="declined")
         events = rig.events(target)
         assert [kinds(e) for e in events][2:] == ["refund.updated", "charge.refund.updated", "refund.failed"]
@@ -244,8 +258,8 @@ async def assert_contradicted(rig: Rig, operation: Operation, before: str) -> No
 async def test_a_good_refund_that_turns_void_is_alerted_listed_and_frees_its_amount(rig: Rig) -> None:
     """The money came back hours later: the workflow is gone, and the event starts it again.
 
-    Red: `wake` in place of `look_now` (it starts nothing); no log line in `events.append`; or a void receipt that still
-    reserves (`policy`).
+    Red: `wake` in place of `look_now` (it starts nothing); no log line in `events.append`; or a void effect that is
+    still counted (`policy.remaining_minor`).
     """
     target = rig.payment(1_500)
     async with rig.worker(), rig.inbox() as door:
@@ -273,7 +287,7 @@ async def test_an_event_whose_hint_was_lost_is_found_by_the_schedule(rig: Rig) -
     """Kept, and nobody was told. Two workers make one schedule. Red: no schedule, or a second start that raises."""
     target = rig.payment()
     async with rig.worker(take_events_every=1.0), rig.worker(take_events_every=1.0):
-        operation = await refunded(rig, target, PENDING)
+        operation = await followed(rig, target)
         rig.stack.stripe.control.set_refund(str(operation.receipt), status="succeeded")
         quiet = await Client.connect(f"{LOOPBACK}:1", lazy=True)
         async with rig.inbox(quiet) as door:
