@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -57,19 +58,22 @@ async def _serve(stack: Stack, environment: Path) -> int:
     await stack.prepare(keep_configuration=True)
     write_environment(stack, environment)
     port = free_port()
-    receives = {"EFFECTS_INBOX_PORT": str(port), "EFFECTS_TAKE_EVENTS_EVERY": "60"}
-    worker = stack.worker(**receives)
+
+    def start() -> Child:
+        return stack.worker(EFFECTS_INBOX_PORT=str(port), EFFECTS_TAKE_EVENTS_EVERY="60")
+
+    worker = start()
     stack.stripe.control.send_webhooks(f"http://{LOOPBACK}:{port}/stripe", WEBHOOK_SECRET)
     for line in _words(stack, worker, environment):
         _say(line)
-    code = await _keep_a_worker(stack, stop, receives)
+    code = await _keep_a_worker(stack, stop, start)
     _say("stopping; the worker finishes what it began")
     for child in stack.workers:
         await asyncio.to_thread(child.stop)
     return code
 
 
-async def _keep_a_worker(stack: Stack, stop: asyncio.Event, receives: dict[str, str]) -> int:
+async def _keep_a_worker(stack: Stack, stop: asyncio.Event, start: Callable[[], Child]) -> int:
     """Start another worker when somebody kills it; 1 when it does not stay up."""
     began, short_lives = time.monotonic(), 0
     while not stop.is_set():
@@ -85,7 +89,7 @@ async def _keep_a_worker(stack: Stack, stop: asyncio.Event, receives: dict[str, 
             _say(f"the worker does not stay up; its last words:\n{worker.log_tail(5)}")
             return 1
         began = time.monotonic()
-        _say(f"the worker ended with {worker.returncode}; another one starts, pid {stack.worker(**receives).pid}")
+        _say(f"the worker ended with {worker.returncode}; another one starts, pid {start().pid}")
     return 0
 
 
