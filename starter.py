@@ -312,6 +312,14 @@ def explain(
 
 
 @app.command()
+def webhooks(as_json: options.Json = False) -> int:
+    """Receive Stripe's webhooks into the inbox, until Ctrl-C: a process of its own, without a worker's rights."""
+    from commands.webhooks import webhooks
+
+    return run(as_json, webhooks)
+
+
+@app.command()
 def migrate(
     check: Annotated[bool, options.opt("Only tell whether the schema is this code's.", "--check")] = False,
     test_clock: Annotated[bool, options.opt("Dev stack only: a movable clock.", "--test-clock")] = False,

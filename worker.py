@@ -2,12 +2,13 @@
 
 import asyncio
 import os
-import signal
+import signal as os_signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 
 import structlog
@@ -28,15 +29,20 @@ from activities.reconcile import Reconcile
 from activities.resolve import Resolve
 from activities.seams import seam
 from activities.settings import Settings
+from activities.take_events import TakeEvents
 from activities.take_order import TakeOrder
+from inbox.serve import receiving
 from ledger.config import Document
 from ledger.errors import LedgerError, Refused
+from ledger.model import Operation
 from ledger.store import clock, configuration
 from ledger.store.database import Ledger
 from ledger.store.migrate import check, migrate
 from providers.port import Credential
 from providers.registry import Registry, default_registry
+from workflows.client import schedule_events, signal
 from workflows.converter import data_converter
+from workflows.events import TakeEventsWorkflow
 from workflows.hold import HoldWorkflow
 from workflows.operation import SEARCH_ATTRIBUTES, OperationWorkflow
 from workflows.order_to_invoice import OrderToInvoiceWorkflow
@@ -81,8 +87,16 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
             timing=settings.timing(),
             seam=seam(settings.seam if settings.dev else ""),
             wake=waker(client),
+            look_now=partial(look_now, client, settings.task_queue),
         )
-        async with create_worker(client, ports, settings) as worker:
+        async with AsyncExitStack() as opened:
+            worker = await opened.enter_async_context(create_worker(client, ports, settings))
+            if settings.take_events_every:
+                await schedule_events(
+                    client, timedelta(seconds=settings.take_events_every), task_queue=settings.task_queue
+                )
+            if settings.inbox_port:
+                await opened.enter_async_context(receiving(settings, client))
             yield worker
     finally:
         await ledger.close()
@@ -98,13 +112,18 @@ def waker(client: Client) -> Callable[[str], Awaitable[None]]:
     return wake
 
 
+async def look_now(client: Client, task_queue: str, operation: Operation) -> None:
+    """Has an operation look at its provider now, by a new workflow where none runs: also one that ended."""
+    await signal(client, operation, "look_now", task_queue=task_queue)
+
+
 def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
     """The configured worker: all workflows, all activities, one task queue."""
     propose, reconcile, take_order = Propose(ports), Reconcile(ports), TakeOrder(ports)
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow],
+        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow, TakeEventsWorkflow],
         activities=[
             propose.propose,
             propose.judge,
@@ -116,6 +135,7 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
             Hold(ports).hold,
             take_order.plan_order,
             take_order.order_steps,
+            TakeEvents(ports).take_events,
         ],
         interceptors=[Observing()],
         build_id=version("effect-ledger"),  # left out, the SDK reads every loaded module to make one up
@@ -188,7 +208,7 @@ async def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT, then finish what was begun."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (os_signal.SIGTERM, os_signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with running(settings):
         log.info("worker polls", task_queue=settings.task_queue)

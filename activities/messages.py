@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 TASK_QUEUE = "effect-ledger"
 OPERATION_WORKFLOW = "OperationWorkflow"
+TAKE_EVENTS_WORKFLOW = "TakeEventsWorkflow"
 
 
 class Proposal(BaseModel):
@@ -173,6 +174,20 @@ class HoldAnswer(BaseModel):
     message: str = ""
     still_needed: int = 0
     wake: list[str] = []  # workflow ids of open operations in the scope
+
+
+class Taking(BaseModel):
+    """How many events of the inbox are taken at once."""
+
+    at_most: int = 100
+
+
+class Taken(BaseModel):
+    """What became of them. `left` says that more may wait."""
+
+    taken: int = 0
+    woken: int = 0
+    left: bool = False
 
 
 ADVICE: dict[str, str] = {

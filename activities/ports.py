@@ -23,6 +23,10 @@ async def wakes_nobody(workflow_id: str) -> None:
     """For tests and tools without a Temporal client."""
 
 
+async def looks_at_none(operation: Operation) -> None:
+    """For tests and tools without a Temporal client."""
+
+
 def contract_of(operation: Operation, registry: Registry, timing: Timing | None) -> Contract:
     """The frozen contract after the first claim; before it the adapter's, with other bounds on a dispatch if given."""
     if operation.frozen_contract is not None:
@@ -42,6 +46,7 @@ class Ports:
     timing: Timing | None = None  # replaces the contract's own bounds on a dispatch, at the first claim
     seam: Callable[[str], None] = no_seam
     wake: Callable[[str], Awaitable[None]] = wakes_nobody
+    look_now: Callable[[Operation], Awaitable[None]] = looks_at_none  # starts the workflow where none runs
 
     def contract_of(self, operation: Operation) -> Contract:
         """The contract that binds this operation."""

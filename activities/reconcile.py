@@ -151,12 +151,14 @@ async def credential_of(ports: Ports, operation: Operation) -> Credential | None
 
 
 async def _contradicted_end(conn: Connection, operation: Operation, sighting: Sighting) -> Operation:
-    """An effect of ours on an operation that ended without one: recorded, alerted, listed; the end is not moved."""
-    living = [e.receipt for e in sighting.effects if e.ours and e.standing is not Standing.VOID]
+    """An effect of ours on an operation that ended without one: recorded, alerted, listed, once; the end is not moved."""
+    living = sorted(e.receipt for e in sighting.effects if e.ours and e.standing is not Standing.VOID)
     if operation.state not in (State.REJECTED, State.BLOCKED, State.UNDETERMINED) or not living:
         return operation
-    await operations.mark_contradicted(conn, operation.operation_id)
     body = {"what": f"ended as {operation.state}, but its effect exists", "receipts": living}
+    if body == await events.latest_body(conn, operation.operation_id, EventKind.CONTRADICTION):
+        return operation  # every webhook about it makes it look again
+    await operations.mark_contradicted(conn, operation.operation_id)
     return await events.append(conn, operation, EventKind.CONTRADICTION, body)
 
 

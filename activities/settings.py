@@ -28,6 +28,20 @@ class Settings(BaseSettings):
     dev: bool = Field(default=False, description="a dev stack: a movable clock and crash points are allowed")
     pool_size: int = Field(default=10, description="most connections of one worker to the ledger")
     activities_at_once: int = Field(default=20, description="most activities that one worker runs at a time")
+    inbox_port: int = Field(
+        default=0, ge=0, le=65535, description="port for webhooks; a worker that is told one receives them as well"
+    )
+    inbox_host: str = Field(default="127.0.0.1", description="address that the inbox listens on")
+    inbox_dsn: str = Field(default="", description="the inbox's own DSN: its role can add events and read nothing")
+    inbox_account: str = Field(default="", description="whose endpoint it is at Stripe, as in tenants.toml: acct_…")
+    inbox_secret: str = Field(default="stripe_webhook", description="name of the endpoint's signing secret")
+    inbox_secret_previous: str = Field(
+        default="stripe_webhook_previous", description="name of the secret that it replaced, honoured while it is there"
+    )
+    inbox_rate: float = Field(default=50.0, gt=0, description="deliveries a second that the inbox accepts")
+    take_events_every: float = Field(
+        default=60.0, ge=0, description="seconds between two looks into the inbox without a hint; 0: none"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="of the JSON lines on stderr"
     )

@@ -13,11 +13,12 @@ from commands.exits import Exit
 from commands.page import Page
 from commands.reading import reading
 from commands.surroundings import ledger_dsn, settings
-from commands.temporal import CALL, Temporal, connected
+from commands.temporal import Temporal, connected
 from commands.voice import Voice
 from ledger.model import Operation
 from ledger.store import views
 from ledger.store.database import Connection
+from workflows.client import CALL
 from workflows.names import workflow_id
 
 # A workflow records its operation with its first activity; one that is younger may be about to.

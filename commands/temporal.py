@@ -21,11 +21,11 @@ from commands.exits import Silent, Unsettled
 from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.statement import Envelope
+from workflows.client import CALL, resume, signal, summary
 from workflows.converter import data_converter
 from workflows.names import workflow_id
 
 CONNECT_SECONDS = 8.0
-CALL = timedelta(seconds=8)  # a call that only hands something over
 ANSWER = timedelta(seconds=20)  # a call that a worker must answer
 _GONE = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 
@@ -57,12 +57,12 @@ class Temporal:
         """Send a decision as an update and hear what became of it."""
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             OPERATION_WORKFLOW,
-            _resume(operation),
+            resume(operation),
             id=workflow_id(operation.tenant, operation.business_key),
             task_queue=self.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=_summary(operation),
+            static_summary=summary(operation),
         )
         async with self.calling():
             answer: Answer = await self.client.execute_update_with_start_workflow(
@@ -77,17 +77,7 @@ class Temporal:
     async def signal(self, operation: Operation, name: str, payload: dict[str, Any] | None = None) -> None:
         """Signal the operation's workflow; starts it from the ledger when none runs."""
         async with self.calling():
-            await self.client.start_workflow(
-                OPERATION_WORKFLOW,
-                _resume(operation),
-                id=workflow_id(operation.tenant, operation.business_key),
-                task_queue=self.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                static_summary=_summary(operation),
-                start_signal=name,
-                start_signal_args=[] if payload is None else [payload],
-                rpc_timeout=CALL,
-            )
+            await signal(self.client, operation, name, payload, task_queue=self.task_queue)
 
     async def hold(self, jti: str, envelope: Envelope) -> HoldAnswer:
         """Have a hold or release recorded; the same statement again finds the same run."""
@@ -123,11 +113,3 @@ def _short(text: str) -> str:
     """The innermost words of the transport's nested message."""
     _, found, tail = text.rpartition('message: "')
     return tail.partition('"')[0] if found else text[:160]
-
-
-def _resume(operation: Operation) -> dict[str, Any]:
-    return {"operation_id": str(operation.operation_id), "known_events": operation.event_count}
-
-
-def _summary(operation: Operation) -> str:
-    return f"{operation.action} on {operation.target}"[:200]

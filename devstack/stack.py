@@ -30,7 +30,8 @@ from workflows.operation import SEARCH_ATTRIBUTES
 
 ROOT = Path(__file__).parent.parent
 SECRET_KEY = "sk_test_standin0000000000"  # noqa: S105 - the stand-in's own default, nobody's secret
-OWNER, WORKER = "effects_owner", "effects_worker_login"
+WEBHOOK_SECRET = "whsec_standin0000000000"  # noqa: S105 - signs what the stand-in delivers, nobody's secret
+OWNER, WORKER, INBOX = "effects_owner", "effects_worker_login", "effects_inbox_login"
 
 
 class Servers:
@@ -105,6 +106,8 @@ class Stack:
             account = self.stripe.control.wait_ready()
             accesses = {"stripe": Access(account, "", SECRET_KEY)} | (self.receivers.access() if self.receivers else {})
             self.household = furnish(self.root / "household", accesses)
+            self._account = account
+            (self.household.folder / "secrets" / "stripe_webhook").write_text(WEBHOOK_SECRET)
             started.callback(self._stop_workers)
             self._say("ledger: schema and configuration …")
             self._make_database()
@@ -118,16 +121,17 @@ class Stack:
         """Roles and the database, if they are not there; roles are of the whole server."""
         sql = psycopg.sql
         with psycopg.connect(self.servers.postgres.dsn(), autocommit=True) as conn:
-            for role, options in ((OWNER, "createrole"), (WORKER, "")):
+            for role, options in ((OWNER, "createrole"), (WORKER, ""), (INBOX, "")):
                 if conn.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone() is None:
                     conn.execute(
                         sql.SQL("create role {} login {} password {}").format(
                             sql.Identifier(role), sql.SQL(options), sql.Literal(self._password(role))
                         )
                     )
-            if conn.execute("select 1 from pg_roles where rolname = 'effects_worker'").fetchone() is None:
-                conn.execute("create role effects_worker nologin")
-                conn.execute(sql.SQL("grant effects_worker to {}").format(sql.Identifier(WORKER)))
+            for role, login in (("effects_worker", WORKER), ("effects_inbox", INBOX)):
+                if conn.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone() is None:
+                    conn.execute(sql.SQL("create role {} nologin").format(sql.Identifier(role)))
+                    conn.execute(sql.SQL("grant {} to {}").format(sql.Identifier(role), sql.Identifier(login)))
             if conn.execute("select 1 from pg_database where datname = %s", [self.name]).fetchone() is None:
                 conn.execute(
                     sql.SQL("create database {} owner {}").format(sql.Identifier(self.name), sql.Identifier(OWNER))
@@ -172,6 +176,11 @@ class Stack:
         """The worker's DSN of the ledger: moves and facts only."""
         return self.servers.postgres.dsn(self.name, user=WORKER, password=self._password(WORKER))
 
+    @property
+    def inbox_dsn(self) -> str:
+        """The inbox's DSN of the ledger: it adds events and reads nothing."""
+        return self.servers.postgres.dsn(self.name, user=INBOX, password=self._password(INBOX))
+
     def environment(self) -> dict[str, str]:
         """What a worker and the command line need to find everything."""
         return {
@@ -179,6 +188,8 @@ class Stack:
             "EFFECTS_SECRETS_DIR": str(self.household.folder / "secrets"),
             "EFFECTS_STRIPE_BASE_URL": self.stripe.base_url,
             "EFFECTS_DEV": "true",
+            "EFFECTS_INBOX_DSN": self.inbox_dsn,
+            "EFFECTS_INBOX_ACCOUNT": self._account,
             "EFFECTS_TASK_QUEUE": self.task_queue,
             "TEMPORAL_ADDRESS": self.servers.temporal.address,
         }
@@ -190,7 +201,8 @@ class Stack:
             [sys.executable, str(ROOT / "worker.py")],
             name=f"worker {number}",
             log=self.root / f"worker-{number}.log",
-            env={**_clean(os.environ), **self.environment(), **extra},
+            # Ledgers of tests share one Temporal, and their schedules would outlive them.
+            env={**_clean(os.environ), **self.environment(), "EFFECTS_TAKE_EVENTS_EVERY": "0", **extra},
             cwd=ROOT,
             grace_seconds=grace_seconds,
         )

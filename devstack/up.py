@@ -7,13 +7,15 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 from devstack.child import Child, DevstackError
+from devstack.ports import LOOPBACK, free_port
 from devstack.receivers import Receivers
-from devstack.stack import ROOT, Servers, Stack
+from devstack.stack import ROOT, WEBHOOK_SECRET, Servers, Stack
 from ledger.errors import LedgerError, Refused
 
 FOLDER = ROOT / ".cache" / "stack"
@@ -55,17 +57,23 @@ async def _serve(stack: Stack, environment: Path) -> int:
         loop.add_signal_handler(number, stop.set)
     await stack.prepare(keep_configuration=True)
     write_environment(stack, environment)
-    worker = stack.worker()
+    port = free_port()
+
+    def start() -> Child:
+        return stack.worker(EFFECTS_INBOX_PORT=str(port), EFFECTS_TAKE_EVENTS_EVERY="60")
+
+    worker = start()
+    stack.stripe.control.send_webhooks(f"http://{LOOPBACK}:{port}/stripe", WEBHOOK_SECRET)
     for line in _words(stack, worker, environment):
         _say(line)
-    code = await _keep_a_worker(stack, stop)
+    code = await _keep_a_worker(stack, stop, start)
     _say("stopping; the worker finishes what it began")
     for child in stack.workers:
         await asyncio.to_thread(child.stop)
     return code
 
 
-async def _keep_a_worker(stack: Stack, stop: asyncio.Event) -> int:
+async def _keep_a_worker(stack: Stack, stop: asyncio.Event, start: Callable[[], Child]) -> int:
     """Start another worker when somebody kills it; 1 when it does not stay up."""
     began, short_lives = time.monotonic(), 0
     while not stop.is_set():
@@ -81,7 +89,7 @@ async def _keep_a_worker(stack: Stack, stop: asyncio.Event) -> int:
             _say(f"the worker does not stay up; its last words:\n{worker.log_tail(5)}")
             return 1
         began = time.monotonic()
-        _say(f"the worker ended with {worker.returncode}; another one starts, pid {stack.worker().pid}")
+        _say(f"the worker ended with {worker.returncode}; another one starts, pid {start().pid}")
     return 0
 
 
@@ -112,7 +120,7 @@ def _words(stack: Stack, worker: Child, environment: Path) -> list[str]:
         f"Temporal's Web UI   {ui}",
         f"  needs a person    {ui}?query=EffectState%3D'needs_review'",
         f"  awaits approval   {ui}?query=EffectState%3D'awaiting_approval'",
-        f"Stripe stand-in     {stack.stripe.base_url}",
+        f"Stripe stand-in     {stack.stripe.base_url} (delivers webhooks to the worker's inbox)",
         f"worker              pid {worker.pid}, log {_shown(stack.root / 'worker-1.log')}",
         f"settings            {_shown(environment)} (effects finds it from {_shown(ROOT)})",
         "",

@@ -161,6 +161,22 @@ class Sighting:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class InboxEvent:
+    """What a provider told by webhook, verified: a reason to look, never a fact about an effect."""
+
+    provider: str
+    event_id: str  # the provider's own, unique there
+    account: str
+    livemode: bool
+    type: str
+    created_at: datetime  # by the provider's clock
+    receipt: str | None  # the effect that it is about
+    target: str | None
+    marker: UUID | None  # the operation that the effect names
+    body_digest: bytes
+
+
 class Step(StrEnum):
     """What may be done next about an operation that was sent."""
 

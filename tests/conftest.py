@@ -21,9 +21,11 @@ from activities.settings import Settings
 from devstack.people import Holder
 from devstack.receivers import Receivers
 from devstack.signing import Signer
-from devstack.stack import Servers, Stack
+from devstack.stack import WEBHOOK_SECRET, Servers, Stack
 from devstack.stripe_standin.control import Journal
 from devstack.stripe_standin.launch import StandInProcess
+from devstack.stripe_standin.webhooks import deliver
+from inbox.serve import receiving
 from ledger.model import Operation
 from ledger.statement import StatementType
 from ledger.store import events, operations, statements
@@ -226,6 +228,10 @@ class Rig:
         """Refund requests that reached the stand-in for a payment."""
         return [a for a in self.journal(target).arrivals if a.method == "POST" and a.path == "/v1/refunds"]
 
+    def events(self, target: str) -> list[bytes]:
+        """What the stand-in has to tell by webhook about a payment; whether it is delivered is for the test to say."""
+        return self.stack.stripe.control.events(target)
+
     def journal(self, target: str) -> Journal:
         """The stand-in's journal of one payment."""
         return self.stack.stripe.control.journal(payment_intent=target)
@@ -237,7 +243,13 @@ class Rig:
     def settings(self, **extra: Any) -> Settings:
         """Settings of a worker on this rig."""
         given = {k.removeprefix("EFFECTS_").lower(): v for k, v in self.stack.environment().items() if "EFFECTS" in k}
-        return Settings(**{**given, "backoff": 0.2, **extra})
+        return Settings(**{**given, "backoff": 0.2, "take_events_every": 0.0, **extra})
+
+    @asynccontextmanager
+    async def inbox(self, client: Client | None = None, **extra: Any) -> AsyncIterator["Door"]:
+        """The inbox inside this process, on a port of its own."""
+        async with receiving(self.settings(**extra), client or self.client) as address:
+            yield Door(f"{address}/stripe", self)
 
     @asynccontextmanager
     async def worker(self, **extra: Any) -> AsyncIterator[None]:
@@ -245,6 +257,32 @@ class Rig:
         os.environ["TEMPORAL_ADDRESS"] = self.stack.servers.temporal.address
         async with running(self.settings(**extra)):
             yield
+
+
+@dataclass
+class Door:
+    """The address for webhooks, and the words of whoever delivers them."""
+
+    url: str
+    rig: Rig
+
+    async def deliver(self, *events: bytes, secret: str = WEBHOOK_SECRET, at: float | None = None) -> list[int]:
+        """Deliver each in this order, and tell how each was answered."""
+        return [(await asyncio.to_thread(deliver, self.url, e, secret, at=at)).status_code for e in events]
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """What the inbox keeps, in the order in which it came."""
+        async with self.rig.ledger.transaction() as conn:
+            found = await conn.execute("select type, receipt, taken_at, woken from inbox_events order by number")
+            return await found.fetchall()
+
+    async def taken(self, seconds: float = 15.0) -> list[list[uuid.UUID]]:
+        """Wait until nothing is left, and tell whom each event woke."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while any(row["taken_at"] is None for row in await self.rows()):
+            assert asyncio.get_running_loop().time() < deadline, await self.rows()
+            await asyncio.sleep(0.05)
+        return [row["woken"] for row in await self.rows()]
 
 
 @pytest.fixture(scope="session")

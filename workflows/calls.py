@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities.messages import HoldAnswer, HoldRequest, Message, OperationRef, Progress, Proposal
+    from activities.messages import HoldAnswer, HoldRequest, Message, OperationRef, Progress, Proposal, Taken, Taking
     from activities.order import Keys, Order, Plan, Views
 
 PATIENT = RetryPolicy(
@@ -75,6 +75,11 @@ async def plan_order(order: Order) -> Plan:
 async def order_steps(keys: Keys) -> Views:
     """Where the steps of an order stand, read by this worker itself."""
     return await _here("order_steps", keys, Views, "read the steps")
+
+
+async def take_events() -> Taken:
+    """Wake whoever the oldest events of the inbox concern, and mark them as taken."""
+    return await _anywhere("take_events", Taking(), Taken, "take events of the inbox")
 
 
 async def _here(name: str, message: object, answer: type[T], summary: str, *, seconds: float = 10) -> T:

@@ -8,6 +8,11 @@ def workflow_id(tenant: str, business_key: str) -> str:
     return f"{tenant}/{business_key}"
 
 
+def events_id(task_queue: str) -> str:
+    """The one workflow id of the run that takes events. No operation has it: a tenant has no colon."""
+    return f"events:{task_queue}"
+
+
 def order_id(tenant: str, order: str) -> str:
     """The one workflow id of an order. No operation has it: a tenant has no colon."""
     return f"order:{tenant}/{order}"

@@ -182,6 +182,17 @@ class StandInControl:
         """Lets go what hangs at this moment, of one rule or of all; how many exchanges that were."""
         return int(self._ask("POST", "/release", params=_rule(rule))["released"])
 
+    # Webhooks.
+
+    def events(self, payment_intent: str) -> list[bytes]:
+        """The bodies of all events about a payment, oldest first, to be delivered by whoever asked."""
+        found = self._ask("GET", "/events", params={"payment_intent": payment_intent})["events"]
+        return [str(body).encode() for body in found]
+
+    def send_webhooks(self, url: str, secret: str) -> None:
+        """Have the stand-in deliver every event, and again until it is answered with 200."""
+        self._tell("/webhooks", {"url": url, "secret": secret})
+
     # Clock, journal, reset.
 
     def now(self) -> float:

@@ -15,6 +15,7 @@ from devstack.stripe_standin.app import Api
 from devstack.stripe_standin.refunds import changed_metadata
 from devstack.stripe_standin.rules import Move, Rule, Settings, Status
 from devstack.stripe_standin.shapes import Payment
+from devstack.stripe_standin.webhooks import Sender
 from devstack.stripe_standin.world import World, new_id
 
 
@@ -73,6 +74,11 @@ class ClockChange(_Order):
     set: float | None = None
 
 
+class Endpoint(_Order):
+    url: str = Field(pattern="^http://127\\.0\\.0\\.1:[0-9]+/")
+    secret: str
+
+
 class Refusal(Exception):
     """The control endpoint cannot do what it was asked."""
 
@@ -86,6 +92,7 @@ class Control:
         self.records = api.records
         self.initial = initial
         self.own_account = initial(self.world)
+        self.sender = Sender(self._events_due, self.world.event_tried)
 
     def routes(self) -> list[Route]:
         table: tuple[tuple[str, str, Callable[[Request, bytes], Any]], ...] = (
@@ -104,6 +111,8 @@ class Control:
             ("GET", "/clock", lambda _, __: self.clock()),
             ("POST", "/clock", self.change_clock),
             ("GET", "/journal", self.journal),
+            ("GET", "/events", self.events),
+            ("POST", "/webhooks", self.send_webhooks),
             ("POST", "/reset", self.reset),
         )
         return [Route(path, self._endpoint(act), methods=[method]) for method, path, act in table]
@@ -266,8 +275,24 @@ class Control:
             "effects": [asdict(line) for line in self.records.effects(*wanted)],
         }
 
+    # Webhooks.
+
+    def events(self, request: Request, _: bytes) -> Any:
+        return {"events": self.world.events(request.query_params["payment_intent"])}
+
+    def send_webhooks(self, _: Request, body: bytes) -> Any:
+        """Every event from the first one on goes to this endpoint, until the next reset."""
+        order = Endpoint.model_validate_json(body)
+        self.sender.send_to(order.url, order.secret)
+        return {"url": order.url}
+
+    def _events_due(self, now: float) -> list[tuple[int, int, str]]:
+        self.api.execution.settle_due()
+        return self.world.events_due(now)
+
     def reset(self, _: Request, __: bytes) -> Any:
         """A new world; whatever hangs in the old one is let go first."""
+        self.sender.stop()
         self.api.holds.release(None)
         self.world.database.reset()
         self.own_account = self.initial(self.world)

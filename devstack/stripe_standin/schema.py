@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TABLES = (
+    "events",
     "voids",
     "effects",
     "endings",
@@ -157,6 +158,18 @@ create table voids (
     why text not null check (why in ('failed', 'canceled', 'rolled_back')),
     at real not null
 ) strict;
+
+-- What would be told by webhook.
+create table events (
+    number integer primary key autoincrement,
+    event_id text not null unique,
+    payment_intent text not null,
+    body text not null,
+    -- Of the sender, on the real clock: when the next try is due (null once it was taken), and how many there were.
+    due real,
+    tries integer not null default 0
+) strict;
+create index events_due on events (due) where due is not null;
 
 -- The journal is the judge in tests, so not even the stand-in itself can change what it says.
 create trigger arrivals_no_update before update on arrivals begin select raise(abort, 'append-only'); end;

@@ -12,6 +12,7 @@ from devstack.stripe_standin.refunds import RefundQuery
 from devstack.stripe_standin.rules import Settings
 from devstack.stripe_standin.schema import Database
 from devstack.stripe_standin.shapes import FREED, Payment, Refund
+from devstack.stripe_standin.webhooks import event_text, events_of_change, events_of_new
 
 _PAYMENT = """
     select payment_intent, charge, account, livemode, amount, captured, currency, status, disputed, refundable,
@@ -181,6 +182,11 @@ class World:
             )
             if status in FREED:
                 self._void(refund, status, at)
+            made = self._made(refund)
+            self._tell(made, events_of_new(made, payment, self.refunded(payment.payment_intent)), at, arrival)
+        return made
+
+    def _made(self, refund: str) -> Refund:
         made = self.find_refund(refund)
         if made is None:
             raise LookupError(refund)
@@ -237,6 +243,7 @@ class World:
         at: float,
     ) -> None:
         with self.database.transaction():
+            before = self._made(refund).status
             self.sql.execute(
                 "update refunds set status = :status, failure_reason = :failure_reason,"
                 " pending_reason = :pending_reason, metadata = :metadata where refund = :refund",
@@ -250,6 +257,8 @@ class World:
             )
             if status in FREED:
                 self._void(refund, status, at)
+            changed = self._made(refund)
+            self._tell(changed, events_of_change(changed, before), at)
 
     def roll_back(self, refund: str, at: float) -> None:
         with self.database.transaction():
@@ -261,6 +270,51 @@ class World:
             "insert into voids (effect, why, at) select effect, :why, :at from effects where refund = :refund"
             " on conflict (effect) do nothing",
             {"refund": refund, "why": why, "at": at},
+        )
+
+    # Events.
+
+    def _tell(
+        self, refund: Refund, told: list[tuple[str, dict[str, Any]]], at: float, arrival: int | None = None
+    ) -> None:
+        asked = self.sql.execute(
+            "select request_id, idempotency_key from arrivals where arrival = ?", (arrival,)
+        ).fetchone()
+        request = {"id": asked and asked["request_id"], "idempotency_key": asked and asked["idempotency_key"]}
+        connected = self.find_account(refund.account)
+        for kind, thing in told:
+            event_id = new_id("evt")
+            text = event_text(
+                event_id,
+                kind,
+                thing,
+                at=at,
+                livemode=refund.livemode,
+                account=refund.account if connected is not None and connected[0] is not None else None,
+                request=request,
+            )
+            self.sql.execute(
+                "insert into events (event_id, payment_intent, body, due) values (?, ?, ?, 0)",
+                (event_id, refund.payment_intent, text),
+            )
+
+    def events(self, payment_intent: str) -> list[str]:
+        """The bodies of all events about a payment, oldest first."""
+        rows = self.sql.execute(
+            "select body from events where payment_intent = ? order by number", (payment_intent,)
+        ).fetchall()
+        return [row["body"] for row in rows]
+
+    def events_due(self, now: float) -> list[tuple[int, int, str]]:
+        """(number, tries, body) of events that nobody has taken and whose next try is due, on the real clock."""
+        rows = self.sql.execute(
+            "select number, tries, body from events where due <= ? order by number limit 20", (now,)
+        ).fetchall()
+        return [(row["number"], row["tries"], row["body"]) for row in rows]
+
+    def event_tried(self, number: int, taken: bool, again_at: float) -> None:
+        self.sql.execute(
+            "update events set tries = tries + 1, due = ? where number = ?", (None if taken else again_at, number)
         )
 
     # What is due later.

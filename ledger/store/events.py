@@ -1,10 +1,14 @@
-"""Events: append to a stream, read a stream. Numbers, times and hashes are made by the database."""
+"""Events: append to a stream, read a stream. Numbers, times and hashes are made by the database.
+
+A contradiction is alerted here, by an error line, whoever found it: the one place that no finder can forget.
+"""
 
 import re
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import structlog
 from psycopg.rows import DictRow
 
 from ledger.model import Operation
@@ -16,6 +20,15 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 async def append(conn: Connection, operation: Operation, kind: EventKind, body: dict[str, Any]) -> Operation:
     """Append to the operation's trail; returns it with its new event count and head."""
+    if kind is EventKind.CONTRADICTION:
+        # Before the commit: told twice where that is lost, and never not at all.
+        structlog.get_logger().error(
+            "contradiction",
+            operation_id=str(operation.operation_id),
+            tenant=operation.tenant,
+            state=operation.state.value,
+            what=body.get("what"),
+        )
     count, head = await _insert(conn, operation.operation_id, kind, None, None, None, operation.fence, body)
     return replace(operation, event_count=count, head_hash=head)
 

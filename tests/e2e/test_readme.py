@@ -21,7 +21,7 @@ import sys
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("activities", "commands", "devstack", "ledger", "providers", "workflows"):
+        if name.partition(".")[0] in ("activities", "commands", "devstack", "inbox", "ledger", "providers", "workflows"):
             raise ImportError(f"{name} is ours")
 
 sys.meta_path.insert(0, Nothing())

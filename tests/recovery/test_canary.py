@@ -19,8 +19,9 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from activities.messages import Proposal
 from activities.order import Step
 from devstack.faults import CutReply, ReplaceReply
-from devstack.stack import SECRET_KEY
-from tests.conftest import Rig
+from devstack.ports import LOOPBACK, free_port
+from devstack.stack import SECRET_KEY, WEBHOOK_SECRET
+from tests.conftest import Door, Rig
 from tests.providers.test_mail_archive import OPERATION, archived, look
 from tests.recovery.order_world import FINAL_DOT, Job
 from tests.recovery.test_receivers_faults import LETTER, NEW_DATE, Aim, aside
@@ -32,13 +33,14 @@ LOG = "the worker's log"
 
 
 async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig) -> None:
-    """Red: log `input.args` in activities/observe.py, or put `requested_by` into `progress._details`."""
+    """Red: log `input.args` in activities/observe.py, put `requested_by` into `progress._details`, or log a refused body."""
     person, reference = f"canary.{uuid.uuid4().hex}@example.com", f"canary-{uuid.uuid4().hex}"
     target = rig.payment()
     proposal = rig.proposal(
         target, amount=5_000, requested_by=person, evidence=[{"kind": "mail", "reference": reference}]
     )
-    rig.stack.worker(EFFECTS_LOG_LEVEL="debug", EFFECTS_BACKOFF="0.2")
+    port = free_port()
+    rig.stack.worker(EFFECTS_LOG_LEVEL="debug", EFFECTS_BACKOFF="0.2", EFFECTS_INBOX_PORT=str(port))
     rig.stack.stripe.control.fault("lost-answer", payment_intent=target)
     answer = await rig.propose(proposal)
     approval = await rig.signed(answer.operation_id, "alice", "approval")
@@ -46,9 +48,18 @@ async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig) -> N
     await rig.until(answer.operation_id, "succeeded")
     handle = rig.handle(proposal)
     await handle.result()
+    history = readable(str((await handle.fetch_history()).events))  # the event starts another run
+    door = Door(f"http://{LOOPBACK}:{port}/stripe", rig)
+    event = json.loads(rig.events(target)[0])
+    event["data"]["object"]["instructions_email"] = event["data"]["object"]["metadata"]["note"] = person
+    assert await door.deliver(json.dumps(event).encode(), b'{"who": "' + person.encode() + b'"}') == [200, 400]
+    assert await door.taken() == [[uuid.UUID(answer.operation_id)]]
+    async with rig.ledger.transaction() as conn:
+        kept = await (await conn.execute("select inbox_events::text as row from inbox_events")).fetchall()
+    assert event["id"] in kept[0]["row"] and person not in kept[0]["row"]
     log = log_of(rig)
+    assert event["id"] in log and WEBHOOK_SECRET not in log
     assert answer.operation_id in log
-    history = readable(str((await handle.fetch_history()).events))
     described = str((await handle.describe()).raw_description)
     details = str((await rig.propose(proposal)).model_dump())
     for canary in (person, reference, proposal.token, approval["proof"], approval["statement"], SECRET_KEY):

@@ -38,7 +38,8 @@ from providers.registry import Registry
 from tests.store.bank import ACCOUNT, Bank
 from workflows.client import sign as sign_proposal
 
-OWNER, WORKER, PASSWORD = "effects_owner", "effects_worker_login", "only-of-this-test-server"
+OWNER, WORKER, INBOX = "effects_owner", "effects_worker_login", "effects_inbox_login"
+PASSWORD = "only-of-this-test-server"
 TEMPLATE = "ledger_template"
 AUDIENCE = "ledger-under-test"
 WAIVED_PER_ACTOR = 10_000_000
@@ -144,7 +145,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     try:
         server.start()
         with psycopg.connect(server.dsn(), autocommit=True) as conn:
-            for name, options in ((OWNER, "createrole"), (WORKER, "")):
+            for name, options in ((OWNER, "createrole"), (WORKER, ""), (INBOX, "")):
                 make = "create role {} login " + options + " password {}"
                 conn.execute(sql.SQL(make).format(sql.Identifier(name), sql.Literal(PASSWORD)))
                 # Tests that provoke a deadlock, or show that there is none, need not wait a second for it.
@@ -162,6 +163,7 @@ async def template(postgres: Postgres) -> str:
     await migrate(owner_dsn, test_clock=True)
     with psycopg.connect(postgres.dsn(), autocommit=True) as conn:
         conn.execute(sql.SQL("grant effects_worker to {}").format(sql.Identifier(WORKER)))
+        conn.execute(sql.SQL("grant effects_inbox to {}").format(sql.Identifier(INBOX)))
     ledger = Ledger(owner_dsn, max_size=1)
     await ledger.open()
     async with ledger.transaction() as conn:

@@ -174,6 +174,7 @@ TRIGGERS = {
     "config_versions": {"config_append_only"},
     "edges": {"edges_append_only"},
     "events": {"events_append_only", "events_chain", "events_no_truncate"},
+    "inbox_events": {"inbox_guard", "inbox_kept", "inbox_no_truncate"},
     "operations": {"operations_guard", "operations_kept", "operations_told"},
     "sheets": {"sheets_append_only"},
     "sightings": {"sightings_append_only"},
@@ -187,7 +188,9 @@ UNIQUE = {
     "edges_number_source_target_key",
     "events_pkey",
     "holds_pkey",
+    "inbox_events_pkey",
     "ledger_identity_pkey",
+    "one_event",
     "one_open_attempt",
     "one_operation_per_intent",
     "one_revision",
@@ -204,6 +207,7 @@ WORKER_WRITES = {
     "attempts": {"INSERT", "UPDATE (answered_at detail hint late_send_at outcome receipt standing stored)"},
     "events": {"INSERT"},
     "holds": {"INSERT", "UPDATE (held reason since statement)"},
+    "inbox_events": {"UPDATE (taken_at woken)"},
     "operations": {
         "INSERT",
         "UPDATE (contradicted ended_at fence first_claimed_at frozen_contract frozen_request lease_until look_again_at"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("ledger", "activities", "workflows", "providers", "devstack", "commands")
+PACKAGES = ("ledger", "activities", "workflows", "providers", "inbox", "devstack", "commands")
 # (file, import to seed, the contract that must break)
 SEEDS = (
     ("ledger/store/clock.py", "import activities.messages", "activities use store and providers, never the other way"),
@@ -17,6 +17,7 @@ SEEDS = (
     ("ledger/recovery.py", "import httpx", "the pure ledger does no I/O and knows no engine"),
     ("workflows/hold.py", "import ledger.policy", "workflows order and wait: messages only, no rules, no I/O"),
     ("activities/ports.py", "import commands.exits", "nobody builds on the command line"),
+    ("activities/errors.py", "import inbox.app", "nothing that works knows the inbox: it faces the internet"),
     ("ledger/trail.py", "import devstack.ports", "only the command line and tests know the dev stack"),
 )
 

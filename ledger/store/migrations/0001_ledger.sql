@@ -1,5 +1,6 @@
 -- The ledger: one row per intended effect, and append-only facts beside it.
--- Refusals raised here: EL001 illegal move, EL002 identity or history changed, EL003 a definite outcome changed.
+-- Refusals raised here: EL001 illegal move, EL002 identity or history changed, EL003 a definite outcome changed,
+-- EL004 a webhook of an account that nobody is bound to.
 -- Every function pins its search path with pg_temp last: otherwise a session could put a temporary `edges`, `clock` or
 -- `operations` before the real one, and the guards below would believe it.
 
@@ -8,6 +9,13 @@ do $$ begin
   -- asked for first: where a database administrator made the role, the owner needs no right to make one
   if not exists (select from pg_roles where rolname = 'effects_worker') then
     create role effects_worker nologin;
+  end if;
+exception when duplicate_object or unique_violation then null;
+end $$;
+-- The inbox faces the internet: its role can add a verified event, and read nothing.
+do $$ begin
+  if not exists (select from pg_roles where rolname = 'effects_inbox') then
+    create role effects_inbox nologin;
   end if;
 exception when duplicate_object or unique_violation then null;
 end $$;
@@ -337,6 +345,65 @@ begin
 end $$;
 create trigger events_chain before insert on events for each row execute function events_chain();
 
+-- Inbox --------------------------------------------------------------------------------------------------------
+
+-- What providers told by webhook, verified: a reason to look, never a fact about an effect. Ids and times, no body.
+create table inbox_events (
+  number bigint generated always as identity primary key,
+  provider text not null,
+  event_id text not null check (length(event_id) between 1 and 255),
+  account text not null,
+  livemode boolean not null,
+  type text not null check (length(type) between 1 and 100),
+  created_at timestamptz not null, -- by the provider's clock
+  received_at timestamptz not null,
+  receipt text,
+  target text,
+  marker uuid, -- the operation that the effect names
+  body_digest bytea not null check (length(body_digest) = 32),
+  taken_at timestamptz, -- when whoever it concerns had been woken
+  woken uuid[],
+
+  check ((taken_at is null) = (woken is null)),
+  -- a provider delivers an event more than once: it is kept once
+  constraint one_event unique (provider, event_id)
+);
+-- costs follow what waits, not what was ever received
+create index inbox_untaken on inbox_events (number) where taken_at is null;
+
+-- Definer: the inbox's role reads neither the configuration nor the clock.
+create function inbox_guard() returns trigger language plpgsql security definer
+  set search_path = public, pg_temp as $$
+begin
+  if tg_op = 'INSERT' then
+    if not exists (
+         select from config_current as c join config_versions as v on v.version = c.version,
+                jsonb_array_elements(convert_from(v.document, 'UTF8')::jsonb -> 'bindings') as b
+          where b ->> 'provider' = new.provider and b ->> 'account' = new.account
+            and (b -> 'livemode')::boolean = new.livemode) then
+      raise exception 'nobody is bound to % at % (livemode %)', new.account, new.provider, new.livemode
+        using errcode = 'EL004';
+    end if;
+    if num_nonnulls(new.taken_at, new.woken) > 0 then
+      raise exception 'an event begins untaken' using errcode = 'EL002';
+    end if;
+    new.received_at := ledger_now();
+    return new;
+  end if;
+  -- what was received stays, and is taken once
+  if old.taken_at is not null or new.woken is null
+     or (old.number, old.provider, old.event_id, old.account, old.livemode, old.type, old.created_at, old.received_at,
+         old.receipt, old.target, old.marker, old.body_digest)
+        is distinct from
+        (new.number, new.provider, new.event_id, new.account, new.livemode, new.type, new.created_at, new.received_at,
+         new.receipt, new.target, new.marker, new.body_digest) then
+    raise exception 'event % is append-only', old.number using errcode = 'EL002';
+  end if;
+  new.taken_at := ledger_now();
+  return new;
+end $$;
+create trigger inbox_guard before insert or update on inbox_events for each row execute function inbox_guard();
+
 -- Second locks -------------------------------------------------------------------------------------------------
 
 create function refuse_change() returns trigger language plpgsql as $$
@@ -352,6 +419,8 @@ create trigger config_append_only before update or delete on config_versions for
 create trigger edges_append_only before update or delete on edges for each row execute function refuse_change();
 create trigger operations_kept before delete on operations for each row execute function refuse_change();
 create trigger attempts_kept before delete on attempts for each row execute function refuse_change();
+create trigger inbox_kept before delete on inbox_events for each row execute function refuse_change();
+create trigger inbox_no_truncate before truncate on inbox_events for each statement execute function refuse_change();
 
 create function operations_guard() returns trigger language plpgsql set search_path = public, pg_temp as $$
 begin
@@ -455,6 +524,10 @@ grant update (state, reason, people_needed, fence, lease_until, frozen_request, 
   on operations to effects_worker;
 grant update (outcome, hint, stored, receipt, standing, answered_at, late_send_at, detail) on attempts to effects_worker;
 grant update (held, since, statement, reason) on holds to effects_worker;
+grant update (taken_at, woken) on inbox_events to effects_worker;
+-- Privileges of the inbox: add what was verified. When, what number and whether it was taken is not for it to say.
+grant insert (provider, event_id, account, livemode, type, created_at, receipt, target, marker, body_digest)
+  on inbox_events to effects_inbox;
 -- Functions are everybody's unless said otherwise, and a stranger that held these locks would stop every claim.
 revoke execute on function lock_config(), lock_target(text, text, boolean, text) from public;
 grant execute on function lock_config(), lock_target(text, text, boolean, text) to effects_worker;

@@ -1,0 +1,1 @@
+"""The inbox for webhooks: the one part that the internet reaches."""
