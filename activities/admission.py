@@ -6,7 +6,7 @@ from ledger.config import Document
 from ledger.errors import Refused
 from ledger.statement import verify_proposal
 from ledger.store import statements
-from ledger.store.database import Connection
+from ledger.store.database import Connection, now
 from providers.registry import Registry
 
 LONGEST_TOKEN_SECONDS = 3600
@@ -30,7 +30,9 @@ async def principal(conn: Connection, document: Document, proposal: Proposal) ->
     longest = LONGEST_WAITING_TOKEN_SECONDS if proposal.depends_on else LONGEST_TOKEN_SECONDS
     why = await statements.token_refusal(conn, claims.iat, claims.exp, longest)
     if why:
-        raise Refused(f"token_{why}", f"sign the proposal again, for at most {longest} s", field="token")
+        clock = f"{await now(conn):%Y-%m-%d %H:%M:%S} UTC"
+        told = f"sign the proposal again, for at most {longest} s; by the ledger's clock it is {clock}"
+        raise Refused(f"token_{why}", told, field="token")
     return signed.kid
 
 

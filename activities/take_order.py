@@ -142,7 +142,11 @@ async def _view(conn: Connection, operation: Operation, step: Step) -> StepView:
 
 def _another_content(step: Step, operation: Operation) -> StepView:
     """The key was used for something else: an order that changed is not done because its former self was."""
-    why = f"its key stands for another content, recorded {_clock(operation.proposed_at)}: revise this step"
+    done = operation.state is State.SUCCEEDED
+    rest = (
+        "it is done, and never revised: give a changed order a number of its own" if done else _how_to_revise(operation)
+    )
+    why = f"its key stands for another content, recorded {_clock(operation.proposed_at)}: {rest}"
     return StepView(
         step=step,
         business_key=operation.business_key,
@@ -176,10 +180,16 @@ def _sentence(facts: _Facts, *, met: bool) -> str:
             return f"waits for people since {since}, until {due}"
         case State.REJECTED | State.BLOCKED | State.UNDETERMINED:
             why = f" ({facts.why})" if facts.why else ""
-            return f"{operation.state} since {since}: {operation.reason or 'nobody can know'}{why}"
+            told = f"{operation.state} since {since}: {operation.reason or 'nobody can know'}{why}"
+            return told if operation.state is State.UNDETERMINED else f"{told}; {_how_to_revise(operation)}"
         case _:
             doing = "" if next_of(operation) is Next.DONE else f", next {operation.next_step} at {due}"
             return f"{operation.state} since {since}{doing}"
+
+
+def _how_to_revise(operation: Operation) -> str:
+    step, _, number = operation.business_key.rpartition("/")[2].partition(".")
+    return f'to try anew, give the order with "revisions": {{"{step}": {int(number or 0) + 1}}}'
 
 
 def _clock(at: datetime) -> str:

@@ -184,6 +184,7 @@ async def test(voice: Voice, name: str, key_file: Path | None) -> Page:
 
 async def show(voice: Voice, name: str, key_file: Path | None) -> Page:
     """The public half of one key; without a name, every key that the configuration in force names."""
+    given = settings()  # beside `make up` its keys are meant
     if name or key_file is not None:
         private = load(name, key_file)
         x = public_x(private)
@@ -192,7 +193,7 @@ async def show(voice: Voice, name: str, key_file: Path | None) -> Page:
         page.fact("kid", kid)
         page.fact("x", x)
         return page
-    async with reading(ledger_dsn(settings())) as reader, reader.snapshot() as conn:
+    async with reading(ledger_dsn(given)) as reader, reader.snapshot() as conn:
         version, document = await views.configuration_in_force(conn)
     people = document.person_keys()
     told = [

@@ -206,7 +206,7 @@ def judge_orders(
         },
         effects=(SeenEffect(receipt, Standing.GOOD, True, order.is_due(asked), summary),) if marked else (),
         markers={receipt: marker} if marked else {},
-        facts=_facts(order, asked, today.isoformat()) | ({"unfit": _WORDS[unfit]} if unfit else {}),
+        facts=_facts(order, today.isoformat()) | ({"unfit": _WORDS[unfit]} if unfit else {}),
         detail=listing.detail(),
     )
 
@@ -334,7 +334,7 @@ def _unfit(order: Order, asked: str, today: date) -> tuple[str, str]:
     return "", "target"
 
 
-def _facts(order: Order, asked: str, today: str) -> dict[str, Any]:
+def _facts(order: Order, today: str) -> dict[str, Any]:
     """What an approver should know, as the server tells it."""
     shown = order.lines[:_MOST_FACTS]
     return {
@@ -344,7 +344,6 @@ def _facts(order: Order, asked: str, today: str) -> dict[str, Any]:
         "state": words(order.state),
         "lines": [{"line": e.id, "product": words(e.product), "delivery_date": e.delivery} for e in shown],
         "more_lines": len(order.lines) - len(shown),
-        "requested_date": asked,
         "today": today,
     }
 

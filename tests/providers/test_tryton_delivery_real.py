@@ -205,7 +205,7 @@ async def test_what_the_approver_reads(rig: TrytonDeliveryRig) -> None:
     facts = (await read(rig, str(order.number))).facts
     assert (facts["order"], facts["supplier"], facts["state"]) == (order.number, "Brightwater Supplies", "confirmed")
     assert [line["delivery_date"] for line in facts["lines"]] == [str(line.delivery_date) for line in order.lines]
-    assert [line["product"] for line in facts["lines"]] == ["WIDGET", "GASKET"] and facts["requested_date"] == DUE
+    assert [line["product"] for line in facts["lines"]] == ["WIDGET", "GASKET"]
 
 
 async def test_a_line_that_is_deleted_after_our_write_does_not_hide_it(rig: TrytonDeliveryRig) -> None:
