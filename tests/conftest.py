@@ -43,7 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 # With pytest-xdist a file goes to one process, in this order: the long ones first, so that none is left for the end.
-ORDER = ("recovery", "workflows", "e2e", "devstack", "providers", "store", "unit")
+ORDER = ("recovery", "workflows", "e2e", "devstack", "providers", "store", "exploration", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
