@@ -13,7 +13,7 @@ NPM_STAMP := $(PEERS_VENV)/npm/.installed
 NPM_FLAGS := --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo up test unit check lint types imports lock docs clean
+.PHONY: help venv demo up test explore unit check lint types imports lock docs clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -72,6 +72,9 @@ test: $(STAMP) $(ERP_STAMP) $(PEERS_STAMP) $(if $(shell command -v npm 2>/dev/nu
 
 unit: $(STAMP) ## tests that need no server
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+explore: $(STAMP) ## search the real rules for a counter-example: millions of states, 10 minutes
+	@$(BIN)/python -m tests.exploration
 
 check: lint types imports ## lint, types, import rules, generated documents
 

@@ -119,7 +119,8 @@ class Dispatch:
                 operation, state=State.AWAITING_APPROVAL, reason=refusal.reason, next_step="judge", next_step_at=at
             )
             return await tell(conn, await operations.move(conn, operation, after, 9, at, refusal.body()))
-        if held:
+        found = tuple(e for e in reading.preflight.effects if e.marked)
+        if held and not found:  # what is there already is settled on, and nothing is sent
             return await self._wait(conn, operation, HELD_PAUSE, "held", at)
         if await dependencies.met(conn, operation) is not Met.YES:
             return await self._wait(conn, operation, _dependency_pause(operation, at), "a dependency", at)
@@ -131,7 +132,6 @@ class Dispatch:
         if pause > 0:
             return await self._wait(conn, operation, pause, "backing off", at)
         contract = self._ports.contract_of(operation)
-        found = tuple(e for e in reading.preflight.effects if e.marked)
         # Where our own effect has moved the version, no request could be built any more, and none is needed.
         request = None if found else self._request(operation, reading.preflight.basis, reading.credential)
         rule = document.rule_for(operation.tenant, operation.action, operation.currency)

@@ -15,6 +15,7 @@ from ledger.config import Document
 from ledger.errors import Refused
 from ledger.model import Operation, Standing
 from ledger.money import shown
+from ledger.recovery import JUST_AFTER
 from ledger.statement import StatementType, build_sheet, read_sheet, sheet_digest
 from ledger.states import BLOCK_EDGE, RESERVING, BlockReason, State
 from ledger.store import configuration, events, operations, statements, totals
@@ -104,7 +105,7 @@ async def judge(conn: Connection, operation: Operation, reading: Reading) -> Ope
     if policy.approvals_stand(document, operation, given) >= operation.people_needed:
         people = sorted({s.person for s in given})
         return await _approve(conn, operation, 5, operation.people_needed, at, {"people": people})
-    return await _wait(conn, operation, operation.approval_expires_at, "people")
+    return await _wait(conn, operation, operation.approval_expires_at + JUST_AFTER, "people")
 
 
 async def approvals(conn: Connection, operation: Operation) -> list[policy.Signed]:

@@ -124,14 +124,15 @@ async def settle(conn: Connection, ports: Ports, operation: Operation) -> tuple[
 async def distrust_ages(conn: Connection, operation: Operation) -> Operation:
     """After the wall clock was set back, ledger time stands still while keys age: what is unknown may be older than it says.
 
-    Its attempts then count as sent late, which closes D7 and edge 20 for them: looks and people settle them.
+    Its attempts then count as sent late, which closes D7 and edge 20 for them: looks and people settle them. So does an open
+    one, of which nobody can tell when the standstill is over.
     """
     if await clock.ahead_seconds(conn) <= CLOCK_TRUSTED:
         return operation
     at = await now(conn)
     for attempt in await attempts.read_attempts(conn, operation.operation_id):
-        if attempt.outcome is Outcome.UNKNOWN and attempt.late_send_at is None:
-            operation = await attempts.answer(conn, operation, replace(attempt, late_send_at=at))
+        if attempt.outcome in (None, Outcome.UNKNOWN):
+            operation = await attempts.mark_late(conn, operation, attempt, at)
     return operation
 
 

@@ -96,9 +96,11 @@ class Contract(_Frozen):
 
     @model_validator(mode="after")
     def _margin_covers_processing(self) -> Self:
-        # A repeat sent at the last permitted moment must be executed before the key can be pruned.
-        if self.key is not None and self.key.margin < self.processing:
+        # A repeat claimed at the last permitted moment, and stopped between guard and first byte for as long as nobody
+        # would notice, must be executed before the key can be pruned.
+        longest = max(self.processing, self.timing.slack)
+        if self.key is not None and self.key.margin < longest:
             raise ValueError(
-                f"contract {self.name}: margin {self.key.margin} is shorter than processing {self.processing}"
+                f"contract {self.name}: margin {self.key.margin} is shorter than processing or slack {longest}"
             )
         return self

@@ -63,6 +63,17 @@ async def answer(conn: Connection, operation: Operation, attempt: Attempt) -> Op
     return await events.append(conn, operation, EventKind.LATE_ANSWER if late else EventKind.ATTEMPT_ANSWERED, body)
 
 
+async def mark_late(conn: Connection, operation: Operation, attempt: Attempt, at: datetime) -> Operation:
+    """From now on the attempt counts as sent at this moment, which is later than it may have been. Done once."""
+    if attempt.late_send_at is not None:
+        return operation
+    await conn.execute(
+        "update attempts set late_send_at = %(late_send_at)s where operation_id = %(operation_id)s and number = %(number)s",
+        {"operation_id": operation.operation_id, "number": attempt.number, "late_send_at": at},
+    )
+    return await events.append(conn, operation, EventKind.LATE_SEND, {"attempt": attempt.number})
+
+
 async def record_sighting(conn: Connection, operation: Operation, sighting: Sighting) -> Operation:
     """Add one look. Its event is `sighting_same` when it agrees with the look before, so that old signatures keep their worth."""
     seen = await read_sightings(conn, operation.operation_id)

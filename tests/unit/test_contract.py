@@ -17,7 +17,7 @@ def test_a_margin_shorter_than_processing_is_refused() -> None:
 
     Red without `_margin_covers_processing` in contract.py.
     """
-    with pytest.raises(ValidationError, match="margin 119.0 is shorter than processing 120.0"):
+    with pytest.raises(ValidationError, match="margin 119.0 is shorter than processing or slack 120.0"):
         Contract(name="tight", key=_key(119), processing=120)
 
 
