@@ -2,6 +2,8 @@
 SHELL := /bin/sh
 PYTHON ?= python3
 JOBS ?= 3
+SECONDS ?= 60
+OUTCOMES := $(CURDIR)/.cache/faults.jsonl
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -13,7 +15,7 @@ NPM_STAMP := $(PEERS_VENV)/npm/.installed
 NPM_FLAGS := --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo up test explore unit check lint types imports lock docs clean
+.PHONY: help venv demo up test explore unit faults soak check lint types imports lock docs clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -69,6 +71,16 @@ up: $(STAMP) $(if $(ERP),$(ERP_STAMP)) ## start the same stack and leave it runn
 test: $(STAMP) $(ERP_STAMP) $(PEERS_STAMP) $(if $(shell command -v npm 2>/dev/null),$(NPM_STAMP)) ## all tests (needs nothing started; 8 minutes on 2 idle cores; once, 2 minutes for the ERP's database)
 	@$(BIN)/python -m devstack.tryton
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+faults: $(STAMP) $(ERP_STAMP) ## play every fault on every adapter and write docs/faults.md
+	@$(BIN)/python -m devstack.tryton
+	@rm -f $(OUTCOMES)
+	@EFFECTS_FAULTS=$(OUTCOMES) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m matrix
+	@$(BIN)/python -m docs.faults $(OUTCOMES)
+
+soak: $(STAMP) $(ERP_STAMP) ## mix faults and kills over many operations for SECONDS=60, then compare with the receivers (SEED=…: again)
+	@$(BIN)/python -m devstack.tryton
+	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 unit: $(STAMP) ## tests that need no server
 	@$(BIN)/python -m pytest tests/unit $(ARGS)

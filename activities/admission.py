@@ -4,7 +4,7 @@ from activities.messages import Proposal, request_digest
 from ledger import fingerprint, policy
 from ledger.config import Document
 from ledger.errors import Refused
-from ledger.statement import verify_proposal
+from ledger.statement import VerifiedProposal, verify_proposal
 from ledger.store import statements
 from ledger.store.database import Connection, now
 from providers.registry import Registry
@@ -15,10 +15,10 @@ LONGEST_TOKEN_SECONDS = 3600
 LONGEST_WAITING_TOKEN_SECONDS = 30 * 24 * 3600
 
 
-async def principal(conn: Connection, document: Document, proposal: Proposal) -> str:
-    """The kid of the granted key that signed exactly this proposal: without one nothing is recorded.
+async def principal(conn: Connection, document: Document, proposal: Proposal) -> VerifiedProposal:
+    """The granted key that signed exactly this proposal, and its words: without one nothing is recorded.
 
-    Refused: `signature_missing`, `signature_wrong`, the rules of `verify_proposal`, and `token_…` for one of another time.
+    Refused: `signature_missing`, `signature_wrong`, the rules of `verify_proposal`, and those of `check_time`.
     """
     if not proposal.token:
         raise Refused("signature_missing", "sign the proposal with a granted key", field="token")
@@ -27,13 +27,21 @@ async def principal(conn: Connection, document: Document, proposal: Proposal) ->
     said = (proposal.tenant, proposal.business_key, proposal.actor, proposal.requested_by, request_digest(proposal))
     if said != (claims.tenant, claims.sub, claims.actor, claims.requested_by, claims.request_digest):
         raise Refused("signature_wrong", "the token signs another proposal than this one", field="token")
+    await check_time(conn, proposal, signed)
+    return signed
+
+
+async def check_time(conn: Connection, proposal: Proposal, signed: VerifiedProposal) -> None:
+    """Return only while the token may be used. Asked again when it is recorded: reading the target took its time.
+
+    Refused: `token_…`.
+    """
     longest = LONGEST_WAITING_TOKEN_SECONDS if proposal.depends_on else LONGEST_TOKEN_SECONDS
-    why = await statements.token_refusal(conn, claims.iat, claims.exp, longest)
+    why = await statements.token_refusal(conn, signed.claims.iat, signed.claims.exp, longest)
     if why:
         clock = f"{await now(conn):%Y-%m-%d %H:%M:%S} UTC"
         told = f"sign the proposal again, for at most {longest} s; by the ledger's clock it is {clock}"
         raise Refused(f"token_{why}", told, field="token")
-    return signed.kid
 
 
 def check(registry: Registry, document: Document, proposal: Proposal, kid: str) -> None:

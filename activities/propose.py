@@ -17,6 +17,7 @@ from ledger import fingerprint
 from ledger.config import Document, rule_version
 from ledger.errors import Refused
 from ledger.model import Operation
+from ledger.statement import VerifiedProposal
 from ledger.states import State
 from ledger.store import configuration, operations
 from ledger.store.database import now
@@ -83,12 +84,12 @@ class Propose:
             if known is not None and known.request_digest == digest:
                 return known  # a poll, a restart or a repair: it gives nobody new power, and needs no key
             version, document = await configuration.in_force(conn)
-            kid = await admission.principal(conn, document, proposal)
+            signed = await admission.principal(conn, document, proposal)
             if known is not None:
                 raise _other_content(known, digest)
             resolved = await dependencies.resolve(conn, namespace, proposal)
             proposal = proposal.model_copy(update={"arguments": resolved.arguments})
-            admission.check(self._ports.registry, document, proposal, kid)
+            admission.check(self._ports.registry, document, proposal, signed.kid)
         target, at_version = await self._read_first(document, proposal, str(operation_id))
         return await self._record(
             proposal,
@@ -100,7 +101,7 @@ class Propose:
             supersedes=resolved.supersedes,
             config_version=version,
             request_digest=digest,
-            kid=kid,
+            signed=signed,
         )
 
     async def _read_first(self, document: Document, proposal: Proposal, marker: str) -> tuple[str, str | None]:
@@ -135,7 +136,9 @@ class Propose:
             )
         return found.target, found.version
 
-    async def _record(self, proposal: Proposal, document: Document, *, kid: str, **identity: Any) -> Operation:
+    async def _record(
+        self, proposal: Proposal, document: Document, *, signed: VerifiedProposal, **identity: Any
+    ) -> Operation:
         """Record the operation, or find the one that somebody else just recorded for the same intent."""
         provider = self._ports.registry.for_action(proposal.action)
         binding = document.binding(proposal.tenant, provider.provider)
@@ -160,6 +163,7 @@ class Propose:
             "idempotency_key": fingerprint.idempotency_key(identity["operation_id"]),
         }
         async with self._ports.ledger.transaction() as conn:
+            await admission.check_time(conn, proposal, signed)
             at = await now(conn)
             expires = (at + timedelta(seconds=rule.approval_lifetime_seconds)).replace(microsecond=0)
             canonical = fingerprint.canonical_bytes(
@@ -170,7 +174,7 @@ class Propose:
                 canonical=canonical,
                 fingerprint=fingerprint.fingerprint(canonical),
                 approval_expires_at=expires,
-                kid=kid,
+                kid=signed.kid,
                 token=proposal.token,
                 state=State.PROPOSED,
                 proposed_at=at,
@@ -181,7 +185,7 @@ class Propose:
                 # Recorded now it would be blocked, for good: its version is about to move.
                 why = "another change of this is under way: ask again when that has ended"
                 raise Refused("target_busy", why, field="target")
-            recorded = await operations.insert(conn, operation, {"kid": kid, "token_of": proposal.actor})
+            recorded = await operations.insert(conn, operation, {"kid": signed.kid, "token_of": proposal.actor})
             if recorded is not None:
                 return recorded
             known = await operations.find(conn, operation.operation_id)

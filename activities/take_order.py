@@ -62,9 +62,9 @@ class TakeOrder:
 
     async def _check_leave(self, conn: Connection, document: Document, proposal: Proposal) -> None:
         """So is a key that may not send the mail, or a tenant that has no address book. Asked again when it is recorded."""
-        kid = await admission.principal(conn, document, proposal)
+        signed = await admission.principal(conn, document, proposal)
         filled = proposal.model_copy(update={"arguments": _with_some_receipt(proposal.arguments)})
-        admission.check(self._ports.registry, document, filled, kid)
+        admission.check(self._ports.registry, document, filled, signed.kid)
 
     @activity.defn(name="order_steps")
     async def order_steps(self, keys: Keys) -> Views:

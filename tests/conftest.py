@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.messages import Answer, Proposal
 from activities.order import Order, OrderAnswer
 from activities.settings import Settings
+from devstack.fault_proxy import FaultProxy
 from devstack.people import Holder
+from devstack.ports import LOOPBACK
 from devstack.receivers import Receivers
 from devstack.signing import Signer
 from devstack.stack import WEBHOOK_SECRET, Servers, Stack
@@ -150,6 +154,11 @@ class Rig:
         assert self.stack.receivers is not None
         return self.stack.receivers
 
+    @property
+    def stripe_url(self) -> str:
+        """The stand-in behind its fault proxy, for workers that are to meet it there."""
+        return f"http://{LOOPBACK}:{self.world.proxies['stripe'].port}"
+
     def holder(self, name: str) -> Holder:
         """Somebody's key: support-bot, alice, bob (approvers), olga, oscar (operators)."""
         return self.stack.household.holders[name]
@@ -161,6 +170,23 @@ class Rig:
     def handle(self, proposal: Proposal) -> Any:
         """The workflow of a proposal."""
         return self.client.get_workflow_handle(workflow_id(proposal.tenant, proposal.business_key))
+
+    async def reset(self, handle: Any) -> None:
+        """Replay a workflow from its first task, as the Web UI's reset does; nothing happens before that task."""
+        history = await handle.fetch_history()
+        tasks = [e.event_id for e in history.events if e.HasField("workflow_task_completed_event_attributes")]
+        if not tasks:
+            return
+        run = (await handle.describe()).run_id
+        await self.client.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace=self.client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=handle.id, run_id=run),
+                workflow_task_finish_event_id=tasks[0],
+                reason="test",
+                request_id=run,
+            )
+        )
 
     async def operation(self, operation_id: str) -> Operation:
         """The operation as the ledger has it now."""
@@ -294,9 +320,16 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInProces
 
 
 @pytest.fixture(scope="session")
-def receivers(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receivers]:
-    """A real ERP, address book and mail server, each behind a fault proxy; tests make records of their own in them."""
-    with Receivers(tmp_path_factory.mktemp("receivers"), servers.postgres, say=lambda text: None) as running_receivers:
+def receivers(
+    servers: Servers, stand_in: StandInProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Receivers]:
+    """A real ERP, address book and mail server, each behind a fault proxy, as is the Stripe stand-in for who wants it."""
+    root = tmp_path_factory.mktemp("receivers")
+    with (
+        Receivers(root, servers.postgres, say=lambda text: None) as running_receivers,
+        FaultProxy(stand_in.port) as before_stripe,
+    ):
+        running_receivers.proxies["stripe"] = before_stripe
         yield running_receivers
 
 

@@ -1,6 +1,7 @@
-"""What each fault between us and a real receiver leads to, end to end, for every action that has one.
+"""What each fault between us and a receiver leads to, end to end, for every action.
 
-The judges are the receivers' own records: the books and the log of the ERP, the journal of the address book, the mailbox.
+The judges are the receivers' own records: the books and the log of the ERP, the journal of the address book, the mailbox, and
+the journal of the Stripe stand-in.
 Ledger time is moved; the clients' deadline is short.
 """
 
@@ -17,11 +18,27 @@ import pytest
 from activities.messages import Proposal
 from devstack import radicale
 from devstack.fault_proxy import Conversation, FaultProxy
-from devstack.faults import BlackHole, CutReply, CutRequest, DripReply, Fault, HoldRequest, ReplaceReply
+from devstack.faults import Fault, HoldRequest
 from devstack.tryton import names
 from ledger.store import views
 from ledger.store.verify import verify
 from tests.conftest import Rig
+from tests.matrix import note
+from tests.recovery.wire_cases import (
+    AT_ERP,
+    AT_STRIPE,
+    BLIND,
+    BY_MAIL,
+    CASES,
+    IN_BOOK,
+    KEYED,
+    LOOKED_FOR,
+    REPEATED,
+    early,
+    end,
+)
+
+__all__ = ["BLIND", "KEYED", "LOOKED_FOR", "REPEATED"]  # for the tests that speak of the same jobs
 
 F = TypeVar("F", bound=Fault)
 T = TypeVar("T")
@@ -32,12 +49,13 @@ AT_ONCE = 3  # operations that are asked for, or sent, at the same time: the rec
 TO_ABSENCE_SECONDS = 4_300.0  # past quiet_at and settling of every contract
 BETWEEN_LOOKS_SECONDS = 400.0
 LONG_AFTERWARDS_SECONDS = 7_200.0
-AT_ERP = ("change_delivery_date", "update_customer", "create_draft_invoice")
-IN_BOOK = ("create_contact", "update_contact")
-BY_MAIL = ("send_mail", "send_mail_unarchived")
 NEW_DATE = (date.today() + timedelta(days=400)).isoformat()
 ITEMS = [{"product": "WIDGET", "quantity": 2, "unit_price_minor": 1_250}]
 UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+STRIPES_401 = (
+    b"HTTP/1.1 401 Unauthorized\r\nContent-Type: application/json\r\nContent-Length: 44\r\nConnection: close\r\n\r\n"
+    b'{"error":{"type":"invalid_request_error"  }}'
+)
 LETTER = {"customer": "Ada Lovelace", "order": "SO-4711", "delivery_date": "2027-01-24", "company": "Acme Ltd."}
 
 
@@ -169,6 +187,16 @@ def a_job(desk: Rig, action: str) -> Job:
                 "X-EFFECT-OPERATION:{}",
                 lambda _: sum(written.who == ours for written in book.written(href)),
             )
+        case "refund":
+            target = desk.payment(10_000)
+            refund = desk.proposal(target, amount=5_000)  # above the waiver: a person is asked, as for the others
+            return Job(
+                refund,
+                proxies["stripe"],
+                "Idempotency-Key: effect-{}",
+                lambda _: sum(made.origin != "foreign" for made in desk.effects(target)),
+                not_now=STRIPES_401,
+            )
         case _:
             to = f"{secrets.token_hex(8)}@customer.test"
             letter = {"to": to, "template": "order-confirmation-1", "fields": LETTER}
@@ -259,66 +287,11 @@ async def nothing_is_overdue(desk: Rig, seconds: float = 20.0) -> None:
         assert (await verify(conn)).differences == []
 
 
-def page(code: str) -> bytes:
-    """What a gateway says, and not the receiver."""
-    body = f"<html><body><h1>{code}</h1></body></html>".encode()
-    head = f"HTTP/1.1 {code}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    return head.encode() + body
-
-
-@dataclass(frozen=True)
-class Case:
-    """A fault, and whether the receiver carries out what it concerns.
-
-    Never, at once, when it is let go, or never although that is proved and it may be sent again.
-    """
-
-    name: str
-    fault: Callable[[Job], Fault]
-    executed: str
-
-
-CASES = (
-    Case("cut before the request", lambda job: CutRequest(), "never"),
-    Case("cut in the request", lambda job: CutRequest(passing=job.inside), "never"),
-    Case("black hole", lambda job: BlackHole(), "never"),
-    Case("503 of a gateway", lambda job: ReplaceReply(answer=page("503 Unavailable"), deliver=False), "never"),
-    Case("cut before the answer", lambda job: CutReply(), "at once"),
-    Case("cut in the answer", lambda job: CutReply(passing=3), "at once"),
-    Case("answer in drops", lambda job: DripReply(pause=1.0), "at once"),
-    Case("502 of a gateway", lambda job: ReplaceReply(answer=page("502 Bad Gateway")), "at once"),
-    Case("page instead of the answer", lambda job: ReplaceReply(answer=page("200 OK")), "at once"),
-    Case("arrives late", lambda job: HoldRequest(), "late"),
-    Case("turned away", lambda job: ReplaceReply(answer=job.not_now, deliver=False), "again"),
-)
-# By what the contract allows after a lost answer: the same condition again, a look, or nothing.
-REPEATED = ("change_delivery_date", "update_customer")
-LOOKED_FOR = ("create_draft_invoice", "create_contact", "update_contact", "send_mail")
-BLIND = ("send_mail_unarchived",)
-
-
-def early(action: str, case: Case) -> tuple[str, int, int]:
-    """Where it stands before time has passed and anything late was let go: state, effects, and how often it was sent."""
-    made = int(case.executed == "at once")
-    if action in REPEATED or case.executed == "again":
-        return "succeeded", 1, 2 - made
-    if action in BLIND:
-        return "needs_review", made, 1
-    return "succeeded" if made else "unknown", made, 1
-
-
-def end(action: str, case: Case) -> tuple[str, int, int]:
-    """How it ends, and what it must have come to."""
-    made = int(case.executed != "never")
-    if action in REPEATED or case.executed == "again":
-        return early(action, case)
-    if action in BLIND:
-        return "needs_review", made, 1
-    return "succeeded" if made else "needs_review", made, 1
-
-
+@pytest.mark.matrix
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("actions", [AT_ERP, IN_BOOK, BY_MAIL], ids=["erp", "address book", "mail"])
+@pytest.mark.parametrize(
+    "actions", [AT_ERP, IN_BOOK, BY_MAIL, AT_STRIPE], ids=["erp", "address book", "mail", "stripe"]
+)
 async def test_fault(desk: Rig, actions: tuple[str, ...]) -> None:
     """One operation for each action and fault. What is never carried out and has no condition waits for a person, unsent.
 
@@ -326,7 +299,7 @@ async def test_fault(desk: Rig, actions: tuple[str, ...]) -> None:
     unchanged version in `_d8_repeat_condition` although versions return; leave `_timestamp` out in `tryton_versions.freeze`
     and `check_frozen`.
     """
-    cases = [(action, case) for case in CASES for action in actions]
+    cases = [(action, case) for case in CASES for action in actions if action in case.by]
     jobs = [await aside(a_job, desk, action) for action, _ in cases]
     aim = desk.world.proxies["tryton"].arm(Aim())
     faults: list[Fault] = []
@@ -336,7 +309,7 @@ async def test_fault(desk: Rig, actions: tuple[str, ...]) -> None:
         found = [(state, await job.effects(), job.arrivals) for state, job in zip(states, jobs, strict=True)]
         return [f"{action}, {case.name}: {one}" for (action, case), one in zip(cases, found, strict=True)]
 
-    async with desk.worker(call_deadline=DEADLINE_SECONDS, backoff=BACKOFF_SECONDS):
+    async with desk.worker(call_deadline=DEADLINE_SECONDS, backoff=BACKOFF_SECONDS, stripe_base_url=desk.stripe_url):
         await waiting(desk, *jobs)
         for some in in_batches(list(zip(jobs, cases, strict=True))):
             armed = [arm(aim, job, case.fault(job)) for job, (_, case) in some]
@@ -352,6 +325,8 @@ async def test_fault(desk: Rig, actions: tuple[str, ...]) -> None:
         await until_states(desk, jobs, [end(*case)[0] for case in cases])
         await nothing_is_overdue(desk)
         assert await told() == [f"{action}, {case.name}: {end(action, case)}" for action, case in cases]
+    for job, (_, case) in zip(jobs, cases, strict=True):
+        await note(desk, case.trouble, case.when, job.operation_id, await job.effects())
 
 
 def arm(aim: Aim, job: Job, fault: F) -> F:

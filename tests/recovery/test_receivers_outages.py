@@ -18,9 +18,11 @@ from devstack.tryton import names
 from devstack.tryton.rpc import TrytonError
 from ledger.config import Document
 from ledger.statement import StatementType
-from ledger.store import attempts, configuration
+from ledger.store import attempts, clock, configuration
 from ledger.store.database import now
+from ledger.store.verify import verify
 from tests.conftest import Rig
+from tests.matrix import BEFORE, Trouble, note_each
 from tests.recovery.test_receivers_faults import (
     BLIND,
     LOOKED_FOR,
@@ -192,6 +194,7 @@ def a_colleague_elsewhere(desk: Rig) -> str:
     return f"{GUS.name}:{GUS.password}"
 
 
+@pytest.mark.matrix
 async def test_with_the_wrong_secret_nothing_is_sent_and_nothing_is_lost(desk: Rig) -> None:
     """One operation of each action is approved and held; when it is released its secret is unknown to the receiver, then,
     at the ERP, that of another company. With the right one again, all are carried out once.
@@ -221,6 +224,7 @@ async def test_with_the_wrong_secret_nothing_is_sent_and_nothing_is_lost(desk: R
         await nothing_is_overdue(desk)
     assert await ends(desk, jobs) == [("succeeded", 1)] * len(ALL)
     assert [job.arrivals for job in jobs] == [1] * len(ALL)
+    await note_each(desk, Trouble.LOGIN_401, BEFORE, [job for job in jobs if job.proxy is desk.world.proxies["smtp"]])
 
 
 async def test_what_is_unknown_when_the_secret_goes_wrong_waits_and_is_found_by_the_right_one(desk: Rig) -> None:
@@ -297,3 +301,24 @@ async def bind(desk: Rig, host: str, other: str) -> None:
     new = Document.model_validate({**document.model_dump(), "bindings": bindings})
     async with desk.ledger.transaction() as conn:
         await configuration.apply(conn, new.in_order(), "ops")
+
+
+async def test_a_token_that_ends_while_the_target_is_read_records_nothing(desk: Rig) -> None:
+    """The address book is slow, and the token is over before the proposal is recorded: it must be asked for again, or `verify`
+    calls the ledger different for ever. Found by `make soak`, which moves the clock in between.
+
+    Red: drop `check_time` in `Propose._record`.
+    """
+    job = await aside(a_job, desk, "update_contact")
+    async with desk.worker():
+        slow = job.proxy.arm(HoldReply(after=b"GET "))
+        asked = asyncio.create_task(desk.propose(job.proposal))
+        await aside(slow.wait_fired)
+        async with desk.ledger.transaction() as conn:
+            await clock.advance(conn, 3_600)
+        await aside(slow.release)
+        told = await asked
+        assert (told.state, told.reason) == ("refused", "token_expired")
+        async with desk.ledger.transaction() as conn:
+            await conn.execute("set transaction isolation level repeatable read")
+            assert (await verify(conn)).differences == [], told
