@@ -10,6 +10,7 @@
 import hashlib
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, ValidationError, model_validator
@@ -245,6 +246,7 @@ def parse(files: Mapping[str, str]) -> Document:
     return _validated(lambda: Document.model_validate(found)).in_order()
 
 
+@lru_cache(maxsize=8)  # asked for in every transaction that decides; equal bytes are one frozen document
 def from_canonical(document: bytes) -> Document:
     """The document in these bytes. Refused: `config_invalid`, `config_not_canonical`."""
     read = _validated(lambda: Document.model_validate_json(document))
