@@ -40,12 +40,12 @@ from ledger.store.database import Ledger
 from ledger.store.migrate import check, migrate
 from providers.port import Credential
 from providers.registry import Registry, default_registry
-from workflows.client import schedule_events, signal
 from workflows.converter import data_converter
 from workflows.events import TakeEventsWorkflow
 from workflows.hold import HoldWorkflow
 from workflows.operation import SEARCH_ATTRIBUTES, OperationWorkflow
 from workflows.order_to_invoice import OrderToInvoiceWorkflow
+from workflows.waking import schedule_events, signal
 
 log = structlog.get_logger()
 

@@ -18,8 +18,8 @@ from commands.voice import Voice
 from ledger.model import Operation
 from ledger.store import views
 from ledger.store.database import Connection
-from workflows.client import CALL
 from workflows.names import workflow_id
+from workflows.waking import CALL
 
 # A workflow records its operation with its first activity; one that is younger may be about to.
 RECORDED_WITHIN = timedelta(minutes=1)

@@ -21,9 +21,9 @@ from commands.exits import Silent, Unsettled
 from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.statement import Envelope
-from workflows.client import CALL, resume, signal, summary
 from workflows.converter import data_converter
 from workflows.names import workflow_id
+from workflows.waking import CALL, resume, signal, summary
 
 CONNECT_SECONDS = 8.0
 ANSWER = timedelta(seconds=20)  # a call that a worker must answer

@@ -21,8 +21,8 @@ from ledger.model import InboxEvent
 from ledger.store import inbox
 from ledger.store.database import Ledger, one
 from providers.stripe_answers import is_id
-from workflows.client import events_came
 from workflows.converter import data_converter
+from workflows.waking import events_came
 
 AT_ONCE = 100  # deliveries under way; more are answered with 503
 CONNECTIONS = 4

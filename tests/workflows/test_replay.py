@@ -30,7 +30,9 @@ async def test_a_saved_history_replays(path: Path) -> None:
     steps before they are read, or the other way round, in `OrderToInvoiceWorkflow.run`.
     """
     history = WorkflowHistory.from_json(path.stem, path.read_text())
-    replayer = Replayer(workflows=[OperationWorkflow, OrderToInvoiceWorkflow], data_converter=data_converter, build_id="a test")
+    replayer = Replayer(
+        workflows=[OperationWorkflow, OrderToInvoiceWorkflow], data_converter=data_converter, build_id="a test"
+    )
     await replayer.replay_workflow(history)
 
 
