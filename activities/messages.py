@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 TASK_QUEUE = "effect-ledger"
 OPERATION_WORKFLOW = "OperationWorkflow"
 TAKE_EVENTS_WORKFLOW = "TakeEventsWorkflow"
+AUDIT_WORKFLOW = "AuditWorkflow"
 
 
 class Proposal(BaseModel):
@@ -188,6 +189,21 @@ class Taken(BaseModel):
     taken: int = 0
     woken: int = 0
     left: bool = False
+
+
+class Auditing(BaseModel):
+    """What an audit does beside comparing."""
+
+    repair: bool = False  # start or wake what nobody works on
+
+
+class Audited(BaseModel):
+    """What an audit did. The findings themselves stand in the ledger."""
+
+    listed: int = 0  # effects that were compared
+    findings: int = 0  # that are open now
+    repaired: list[str] = []  # workflow ids
+    left_out: list[str] = []  # listings that were not read to their end, and why
 
 
 ADVICE: dict[str, str] = {

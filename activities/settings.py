@@ -42,6 +42,9 @@ class Settings(BaseSettings):
     take_events_every: float = Field(
         default=60.0, ge=0, description="seconds between two looks into the inbox without a hint; 0: none"
     )
+    audit_every: float = Field(
+        default=3600.0, ge=0, description="seconds between two audits, which also start what nobody works on; 0: none"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="of the JSON lines on stderr"
     )

@@ -170,6 +170,8 @@ async def test_a_session_that_dies_is_unavailable(postgres: Postgres, empty: str
 
 
 TRIGGERS = {
+    "audit_findings": {"findings_kept", "findings_no_truncate"},
+    "audits": {"audits_append_only", "audits_no_truncate"},
     "attempts": {"attempts_guard", "attempts_kept"},
     "config_versions": {"config_append_only"},
     "edges": {"edges_append_only"},
@@ -192,6 +194,10 @@ UNIQUE = {
     "ledger_identity_pkey",
     "one_event",
     "one_open_attempt",
+    "audit_findings_pkey",
+    "audit_places_pkey",
+    "audits_pkey",
+    "one_open_finding",
     "one_operation_per_intent",
     "one_revision",
     "one_operation_per_receipt",
@@ -204,6 +210,9 @@ UNIQUE = {
     "targets_pkey",
 }
 WORKER_WRITES = {
+    "audit_findings": {"INSERT", "UPDATE (gone_at what)"},
+    "audit_places": {"INSERT", "UPDATE (began_at go_on listed_until)"},
+    "audits": {"INSERT"},
     "attempts": {"INSERT", "UPDATE (answered_at detail hint late_send_at outcome receipt standing stored)"},
     "events": {"INSERT"},
     "holds": {"INSERT", "UPDATE (held reason since statement)"},
