@@ -23,6 +23,7 @@ from activities.approve import Approve
 from activities.audit import Audit
 from activities.dispatch import Dispatch
 from activities.hold import Hold
+from activities.notices import telling
 from activities.observe import Observing, configure_logging
 from activities.ports import Ports, Secrets
 from activities.propose import Propose
@@ -100,6 +101,8 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
                 )
             if settings.audit_every:
                 await schedule_audit(client, timedelta(seconds=settings.audit_every), task_queue=settings.task_queue)
+            if settings.notices_url:
+                await opened.enter_async_context(telling(settings, ledger))
             if settings.inbox_port:
                 await opened.enter_async_context(receiving(settings, client))
             yield worker

@@ -175,8 +175,9 @@ TRIGGERS = {
     "attempts": {"attempts_guard", "attempts_kept"},
     "config_versions": {"config_append_only"},
     "edges": {"edges_append_only"},
-    "events": {"events_append_only", "events_chain", "events_no_truncate"},
+    "events": {"events_append_only", "events_chain", "events_no_truncate", "events_notice"},
     "inbox_events": {"inbox_guard", "inbox_kept", "inbox_no_truncate"},
+    "notices": {"notices_kept", "notices_no_truncate"},
     "operations": {"operations_guard", "operations_kept", "operations_told"},
     "sheets": {"sheets_append_only"},
     "sightings": {"sightings_append_only"},
@@ -192,6 +193,7 @@ UNIQUE = {
     "holds_pkey",
     "inbox_events_pkey",
     "ledger_identity_pkey",
+    "notices_pkey",
     "one_event",
     "one_open_attempt",
     "audit_findings_pkey",
@@ -217,6 +219,7 @@ WORKER_WRITES = {
     "events": {"INSERT"},
     "holds": {"INSERT", "UPDATE (held reason since statement)"},
     "inbox_events": {"UPDATE (taken_at woken)"},
+    "notices": {"UPDATE (due_at ended ended_at problem tries)"},
     "operations": {
         "INSERT",
         "UPDATE (contradicted ended_at fence first_claimed_at frozen_contract frozen_request lease_until look_again_at"
