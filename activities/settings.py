@@ -22,6 +22,11 @@ class Settings(BaseSettings):
     )
     secrets_dir: Path | None = Field(default=None, description="folder with one file per secret")
     task_queue: str = Field(default=TASK_QUEUE, description="Temporal task queue of workers and command line")
+    payload_keys: str = Field(
+        default="",
+        description="names of the secrets that encrypt what Temporal keeps, `new,old`: the first encrypts, all decrypt; "
+        "`plain` as the first encrypts nothing",
+    )
     stripe_base_url: str | None = Field(
         default=None, description="replaces Stripe's address: a stand-in or an egress gateway"
     )

@@ -46,7 +46,7 @@ async def audit(voice: Voice, *, repair: bool) -> Page:
     nobody any power: the workflow reads the ledger and goes on where the operation stands.
     """
     given = settings()
-    temporal = await connected(given.task_queue)
+    temporal = await connected(given)
     running = await _running(temporal)
     # Read after the listing: what was recorded meanwhile is no stray.
     async with reading(ledger_dsn(given)) as reader, reader.snapshot() as conn:

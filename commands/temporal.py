@@ -17,11 +17,13 @@ from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.messages import OPERATION_WORKFLOW, Answer, HoldAnswer
+from activities.ports import Secrets
+from activities.settings import Settings
 from commands.exits import Silent, Unsettled
 from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.statement import Envelope
-from workflows.converter import data_converter
+from workflows.converter import converter_with
 from workflows.names import workflow_id
 from workflows.waking import CALL, resume, signal, summary
 
@@ -95,18 +97,19 @@ class Temporal:
         return answer
 
 
-async def connected(task_queue: str) -> Temporal:
+async def connected(given: Settings) -> Temporal:
     """A client by TEMPORAL_… variables or Temporal's own file; `Silent` with the address within ten seconds."""
+    converter = converter_with(given.payload_keys, Secrets(given.secrets_dir).read)
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "localhost:7233")
     address = config["target_host"]
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            client = await Client.connect(**config, data_converter=data_converter)
+            client = await Client.connect(**config, data_converter=converter)
     except (RPCError, RuntimeError, OSError) as error:
         why = "nothing in time" if isinstance(error, TimeoutError) else _short(str(error))
         raise Silent("Temporal", address, why, "is it up? Set TEMPORAL_ADDRESS") from error
-    return Temporal(client, address, task_queue)
+    return Temporal(client, address, given.task_queue)
 
 
 def _short(text: str) -> str:

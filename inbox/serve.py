@@ -21,7 +21,7 @@ from ledger.model import InboxEvent
 from ledger.store import inbox
 from ledger.store.database import Ledger, one
 from providers.stripe_answers import is_id
-from workflows.converter import data_converter
+from workflows.converter import converter_with
 from workflows.waking import events_came
 
 AT_ONCE = 100  # deliveries under way; more are answered with 503
@@ -47,11 +47,12 @@ async def receiving(settings: Settings, client: Client) -> AsyncIterator[str]:
         await ledger.close()
 
 
-async def lazy_client() -> Client:
+async def lazy_client(settings: Settings) -> Client:
     """A Temporal client that connects when it is used: without Temporal events are kept all the same."""
+    converter = converter_with(settings.payload_keys, Secrets(settings.secrets_dir).read)
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "localhost:7233")
-    return await Client.connect(**config, data_converter=data_converter, lazy=True)
+    return await Client.connect(**config, data_converter=converter, lazy=True)
 
 
 def check(settings: Settings) -> None:
