@@ -29,6 +29,7 @@ from workflows.waking import CALL, resume, signal, summary
 
 CONNECT_SECONDS = 8.0
 ANSWER = timedelta(seconds=20)  # a call that a worker must answer
+_ENCRYPTED = "Encoded failure"  # what the SDK leaves in the place of a message that travels as a payload
 _GONE = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 
 
@@ -46,7 +47,17 @@ class Temporal:
         try:
             yield
         except WorkflowUpdateFailedError as error:
-            raise Refused("message_malformed", str(error.__cause__ or error)) from error
+            said = str(error.__cause__ or error)
+            if _ENCRYPTED in said:
+                words = "the worker said no, in words that are encrypted under a key that is not here"
+                raise Refused(
+                    "payload_unreadable", f"{words}: name it in EFFECTS_PAYLOAD_KEYS, and ask again"
+                ) from error
+            raise Refused("message_malformed", said) from error
+        except Refused as error:
+            if error.rule != "payload_unreadable":
+                raise
+            raise Refused(error.rule, f"the answer cannot be read, and what was sent may count: {error}") from error
         except (WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
             told = f"Temporal at {self.address} took it, but no worker answered on task queue {self.task_queue}"
             raise Unsettled(f"{told}: is one running? It is kept, and asking again is harmless") from error
