@@ -44,6 +44,12 @@ class Settings(BaseSettings):
         default="stripe_webhook_previous", description="name of the secret that it replaced, honoured while it is there"
     )
     inbox_rate: float = Field(default=50.0, gt=0, description="deliveries a second that the inbox accepts")
+    codec_port: int = Field(
+        default=0, ge=0, le=65535, description="port on which `effects codec` decrypts for the Web UI"
+    )
+    codec_host: str = Field(default="127.0.0.1", description="address that it listens on")
+    codec_origin: str = Field(default="", description="the Web UI's origin, exactly: https://temporal.example.com")
+    codec_token: str = Field(default="codec_token", description="name of the secret that its callers must know")
     take_events_every: float = Field(
         default=60.0, ge=0, description="seconds between two looks into the inbox without a hint; 0: none"
     )

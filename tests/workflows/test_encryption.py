@@ -1,14 +1,10 @@
 """With keys, Temporal keeps nothing of what crosses it in clear; keys come, change and go while operations wait."""
 
 import asyncio
-import json
 import uuid
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from google.protobuf.json_format import ParseDict
-from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import QueryWorkflowRequest
@@ -20,7 +16,7 @@ from ledger.statement import Envelope
 from ledger.trail import EventKind
 from tests.conftest import Rig
 from tests.recovery.test_canary import readable
-from tests.workflows.encrypted import encrypting
+from tests.workflows.encrypted import encrypting, payloads_in
 from workflows.codec import ENCODING, KEY_ID, EncryptionCodec
 
 KEY = "payload_key_1"
@@ -47,12 +43,13 @@ async def test_a_whole_refund_leaves_nothing_in_clear_but_codes(rig: Rig) -> Non
         shown = await ours.handle(proposal).query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         raw = await _asked(rig.client, rig.handle(proposal).id)
     handle = rig.handle(proposal)
-    history = (await handle.fetch_history()).to_json()
+    fetched = await handle.fetch_history()
+    history = fetched.to_json()
     described = str((await handle.describe()).raw_description)
-    kept = readable(history) + described + raw
+    kept = readable(str(fetched.events)) + described + raw
     for canary in (asker, reference, approval["proof"], proposal.token, target):
         assert canary not in kept, canary[:12]
-    payloads = list(_payloads(json.loads(history)))
+    payloads = list(payloads_in(history))
     codec = ours.client.data_converter.payload_codec
     assert isinstance(codec, EncryptionCodec)
     inside = str([codec.opened(payload) for _, payload in payloads])
@@ -89,7 +86,7 @@ async def test_keys_come_and_change_while_an_operation_waits(rig: Rig) -> None:
         await rig.until(answer.operation_id, "succeeded")
         assert (await rig.handle(proposal).result())["state"] == "succeeded"
     history = (await rig.handle(proposal).fetch_history()).to_json()
-    made = {payload.metadata.get(KEY_ID, b"") for _, payload in _payloads(json.loads(history))}
+    made = {payload.metadata.get(KEY_ID, b"") for _, payload in payloads_in(history)}
     assert made == {b"", b"key_1", b"key_2"}
     assert len(rig.effects(target)) == 1
 
@@ -130,15 +127,3 @@ async def _asked(client: Client, workflow_id: str) -> str:
         query=WorkflowQuery(query_type="__temporal_workflow_metadata"),
     )
     return str(await client.workflow_service.query_workflow(query))
-
-
-def _payloads(kept: Any, where: str = "") -> Iterator[tuple[str, Payload]]:
-    """Every payload in a history, and where it stands."""
-    if isinstance(kept, dict) and "encoding" in (kept.get("metadata") or {}):
-        yield where, ParseDict(kept, Payload())
-    elif isinstance(kept, dict):
-        for name, inside in kept.items():
-            yield from _payloads(inside, where if name in ("events", "payloads") else f"{where}.{name}".strip("."))
-    elif isinstance(kept, list):
-        for inside in kept:
-            yield from _payloads(inside, where)
