@@ -44,7 +44,7 @@ class TolerantPayloadConverter(PydanticPayloadConverter):
         return values
 
 
-class TolerantDataConverter(DataConverter):
+class TolerantConverter(DataConverter):
     """Takes a payload that says to lie in a storage outside for one that cannot be decoded: the SDK raises for it, before
     any codec or converter is asked, and that would stop the workflow for ever.
     """
@@ -69,7 +69,7 @@ def _unreadable(payload: Payload) -> Refused:
     return Refused("payload_unreadable", why)
 
 
-data_converter = TolerantDataConverter(payload_converter_class=TolerantPayloadConverter)
+data_converter = TolerantConverter(payload_converter_class=TolerantPayloadConverter)
 
 
 def converter_with(names: str, read: Callable[[str], str]) -> DataConverter:
@@ -88,8 +88,8 @@ def converter_with(names: str, read: Callable[[str], str]) -> DataConverter:
         return data_converter
     codec = EncryptionCodec({name: _key(name, read(name)) for name in known}, encrypts=encrypts)
     if not encrypts:
-        return TolerantDataConverter(payload_converter_class=TolerantPayloadConverter, payload_codec=codec)
-    return TolerantDataConverter(
+        return TolerantConverter(payload_converter_class=TolerantPayloadConverter, payload_codec=codec)
+    return TolerantConverter(
         payload_converter_class=TolerantPayloadConverter,
         payload_codec=codec,
         # Messages and traces of errors may quote what was asked for: they travel as payloads, too.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 from temporalio.api.common.v1 import Payload
@@ -44,6 +45,14 @@ async def test_what_is_encrypted_comes_back_whole(payload: Payload) -> None:
     assert len(payload.data) < 4 or payload.data not in made.SerializeToString()
     assert await EncryptionCodec(KEYS).decode([made]) == [payload]
     assert made.data != (await sealed(payload, KEYS)).data
+
+
+async def test_the_bytes_are_those_that_the_page_tells_other_languages() -> None:
+    """docs/encryption.md, "In a service", done by hand."""
+    made = await sealed(Payload(data=b"1"), KEYS)
+    told = AESGCM(OLD).decrypt(made.data[:12], made.data[12:], b"effect-ledger/payload/v1\nkey_1")
+    assert Payload.FromString(told) == Payload(data=b"1")
+    assert (made.metadata["encoding"], made.metadata["encryption-key-id"]) == (b"binary/encrypted", b"key_1")
 
 
 async def test_the_first_key_encrypts_and_each_decrypts() -> None:

@@ -1,7 +1,10 @@
 """With keys, Temporal keeps nothing of what crosses it in clear; keys come, change and go while operations wait."""
 
 import asyncio
+import re
 import uuid
+from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
@@ -10,6 +13,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import QueryWorkflowRequest
 from temporalio.client import Client
 
+from activities.ports import Secrets
 from commands.temporal import Temporal
 from ledger.errors import Refused
 from ledger.statement import Envelope
@@ -17,9 +21,11 @@ from ledger.trail import EventKind
 from tests.conftest import Rig
 from tests.recovery.test_canary import readable
 from tests.workflows.encrypted import encrypting, payloads_in
+from workflows.client import propose
 from workflows.codec import ENCODING, KEY_ID, EncryptionCodec
 
 KEY = "payload_key_1"
+PAGE = Path(__file__).parents[2] / "docs" / "encryption.md"
 
 
 async def test_a_whole_refund_leaves_nothing_in_clear_but_codes(rig: Rig) -> None:
@@ -117,6 +123,28 @@ async def test_who_has_the_wrong_key_is_told_so_and_stops_nothing(rig: Rig) -> N
         await asyncio.wait_for(ours.handle(proposal).result(), 30)
     junk = [e.body["rule"] for e in await rig.trail(answer.operation_id) if e.kind == EventKind.JUNK_REFUSED]
     assert junk == ["decide without a JSON object"]
+
+
+async def test_a_lost_key_loses_no_operation(rig: Rig) -> None:
+    """The run that nobody can read is terminated, and asking again, as a service does with docs/encryption.md, starts another
+    from the ledger. Red: let `converter_with` give the first key to every name.
+    """
+    ours, after = await encrypting(rig, KEY), await encrypting(rig, "payload_key_2")
+    proposal = rig.proposal(rig.payment(), amount=5_000)
+    async with rig.worker(payload_keys=KEY):
+        answer = await ours.propose(proposal)
+    program = re.findall(r"<!-- snippet:encrypted -->\n```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)[0]
+    service: dict[str, Any] = {}
+    exec(compile(program, str(PAGE), "exec"), service)  # noqa: S102 - our own page
+    service["read"] = Secrets(rig.stack.household.folder / "secrets").read
+    client = await service["connect"](rig.stack.servers.temporal.address, "payload_key_2")
+    async with rig.worker(payload_keys="payload_key_2"):
+        await rig.handle(proposal).terminate()
+        again = await propose(client, proposal, task_queue=rig.stack.task_queue)
+        assert (again.operation_id, again.state) == (answer.operation_id, "awaiting_approval")
+        await after.decide(proposal, await rig.signed(answer.operation_id, "alice", "approval"))
+        await rig.until(answer.operation_id, "succeeded")
+    assert len(rig.effects(proposal.target)) == 1
 
 
 async def _asked(client: Client, workflow_id: str) -> str:
