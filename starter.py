@@ -320,6 +320,14 @@ def webhooks(as_json: options.Json = False) -> int:
 
 
 @app.command()
+def codec(as_json: options.Json = False) -> int:
+    """Decrypt payloads for Temporal's Web UI, until Ctrl-C: a process of its own, with the keys and no ledger."""
+    from commands.codec import codec
+
+    return run(as_json, codec)
+
+
+@app.command()
 def migrate(
     check: Annotated[bool, options.opt("Only tell whether the schema is this code's.", "--check")] = False,
     test_clock: Annotated[bool, options.opt("Dev stack only: a movable clock.", "--test-clock")] = False,

@@ -43,7 +43,7 @@ from ledger.store.migrate import check, migrate
 from providers.port import Credential
 from providers.registry import Registry, default_registry
 from workflows.audit import AuditWorkflow
-from workflows.converter import data_converter
+from workflows.converter import converter_with
 from workflows.events import TakeEventsWorkflow
 from workflows.hold import HoldWorkflow
 from workflows.operation import SEARCH_ATTRIBUTES, OperationWorkflow
@@ -53,12 +53,13 @@ from workflows.waking import TemporalRuns, schedule_audit, schedule_events, sign
 log = structlog.get_logger()
 
 
-async def connect() -> Client:
+async def connect(settings: Settings) -> Client:
     """A Temporal client by TEMPORAL_… variables or its own config file; raises with the address that did not answer."""
+    converter = converter_with(settings.payload_keys, Secrets(settings.secrets_dir).read)
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "localhost:7233")
     try:
-        return await Client.connect(**config, data_converter=data_converter)
+        return await Client.connect(**config, data_converter=converter)
     except (RPCError, RuntimeError, OSError) as error:
         address = config["target_host"]
         raise Refused(
@@ -76,7 +77,7 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
     ledger = Ledger(settings.ledger_dsn, max_size=settings.pool_size)
     await ledger.open()
     try:
-        client = await connect()
+        client = await connect(settings)
         registry = default_registry(settings.stripe_base_url)
         secrets = Secrets(settings.secrets_dir)
         await check_ledger(ledger, settings)

@@ -22,6 +22,11 @@ class Settings(BaseSettings):
     )
     secrets_dir: Path | None = Field(default=None, description="folder with one file per secret")
     task_queue: str = Field(default=TASK_QUEUE, description="Temporal task queue of workers and command line")
+    payload_keys: str = Field(
+        default="",
+        description="names of the secrets that encrypt what Temporal keeps, `new,old`: the first encrypts, all decrypt; "
+        "`plain` as the first encrypts nothing",
+    )
     stripe_base_url: str | None = Field(
         default=None, description="replaces Stripe's address: a stand-in or an egress gateway"
     )
@@ -39,6 +44,12 @@ class Settings(BaseSettings):
         default="stripe_webhook_previous", description="name of the secret that it replaced, honoured while it is there"
     )
     inbox_rate: float = Field(default=50.0, gt=0, description="deliveries a second that the inbox accepts")
+    codec_port: int = Field(
+        default=0, ge=0, le=65535, description="port on which `effects codec` decrypts for the Web UI"
+    )
+    codec_host: str = Field(default="127.0.0.1", description="address that it listens on")
+    codec_origin: str = Field(default="", description="the Web UI's origin, exactly: https://temporal.example.com")
+    codec_token: str = Field(default="codec_token", description="name of the secret that its callers must know")
     take_events_every: float = Field(
         default=60.0, ge=0, description="seconds between two looks into the inbox without a hint; 0: none"
     )

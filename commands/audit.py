@@ -31,7 +31,7 @@ async def audit(voice: Voice, *, repair: bool, wait: float) -> Page:
     the credentials; with `wait` 0 none is asked, and what earlier audits found is told.
     """
     given = settings()
-    temporal = await connected(given.task_queue)
+    temporal = await connected(given)
     async with reading(ledger_dsn(given)) as reader:
 
         def snapshot() -> AbstractAsyncContextManager[Connection]:

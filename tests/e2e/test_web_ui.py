@@ -6,6 +6,7 @@ With EFFECTS_PICTURES set, the screenshots are written to docs/pictures as well.
 import asyncio
 import os
 import shutil
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from temporalio.client import WorkflowExecutionStatus
 from devstack.stack import Servers
 from ledger.trail import EventKind, sentence
 from tests.conftest import Rig
+from tests.e2e.test_codec import KEY, TOKEN, decoding
 from tests.e2e.web_ui import Page, start_browser
 from tests.recovery.order_world import hold
+from tests.workflows.encrypted import encrypting
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -257,3 +260,32 @@ async def test_what_an_agent_writes_draws_no_link(rig: Rig, page: Page) -> None:
         assert (await clicked(page.details, "refused")).links == []
         summary = await clicked(page.summary)
         assert "Approve here" in summary.text and summary.links == []
+
+
+async def test_with_a_codec_the_web_ui_reads_what_temporal_keeps_encrypted(
+    rig: Rig, page: Page, browser: Chrome, tmp_path: Path
+) -> None:
+    """Whoever signed in at the codec sees input, summary and current details, which without it nobody does.
+
+    The codec only decrypts: a signal with an input does not leave the dialog. Red: answer another origin in
+    commands/decoding.py.
+    """
+    ours, reference = await encrypting(rig, KEY), f"canary-{uuid.uuid4().hex}"
+    proposal = rig.proposal(rig.payment(), amount=5_000, evidence=[{"kind": "mail", "reference": reference}])
+    ui_url = rig.stack.servers.temporal.ui_url
+    assert ui_url is not None
+    workflow_id = rig.handle(proposal).id
+    async with rig.worker(payload_keys=KEY), decoding(rig, tmp_path, ui_url) as codec:
+        assert (await ours.propose(proposal)).state == "awaiting_approval"
+        await clicked(page.open, workflow_id)
+        assert reference not in await clicked(page.tab, "history", "Input")
+        await clicked(page.ask_codec, codec, TOKEN)
+        try:
+            await clicked(page.open, workflow_id)
+            await clicked(page.tab, "history", reference)
+            assert proposal.target in (await clicked(page.summary)).text
+            await clicked(page.details, "awaiting_approval", "to approve: effects approve")
+            assert "encoding failed" in await clicked(page.send, "signal", "decide", '{"approve": true}')
+            await clicked(page.cancel_dialog)
+        finally:
+            browser.execute_script("localStorage.clear()")  # the window is everybody's here
