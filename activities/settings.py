@@ -31,7 +31,10 @@ class Settings(BaseSettings):
     owner_dsn: str = Field(
         default="", description="the owner's DSN: migrate and apply configuration; a worker migrates with it"
     )
-    secrets_dir: Path | None = Field(default=None, description="folder with one file per secret; DSNs may be files in it too, like `effects_ledger_dsn`")
+    secrets_dir: Path | None = Field(
+        default=None,
+        description="folder with one file per secret; DSNs may be files in it too, like `effects_ledger_dsn`",
+    )
     task_queue: str = Field(default=TASK_QUEUE, description="Temporal task queue of workers and command line")
     stripe_base_url: str | None = Field(
         default=None, description="replaces Stripe's address: a stand-in or an egress gateway"
