@@ -31,4 +31,5 @@ keep owner/effects_owner_dsn "postgresql://effects_owner:$(random)@$address/ledg
 keep worker/effects_ledger_dsn "postgresql://effects_worker_login:$(random)@$address/ledger"
 keep inbox/effects_inbox_dsn "postgresql://effects_inbox_login:$(random)@$address/ledger"
 keep reader/effects_ledger_dsn "postgresql://effects_reader_login:$(random)@$address/ledger"
-echo "Put the secrets that tenants.toml names into $dir/worker, one file each, and Stripe's signing secret into $dir/inbox/stripe_webhook."
+echo "Add with \`install -m 444\`: what tenants.toml names, one file each, into $dir/worker; Stripe's signing secret as"
+echo "$dir/inbox/stripe_webhook."

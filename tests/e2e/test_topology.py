@@ -209,6 +209,15 @@ def prepared(deployed: Deployed) -> None:
         applied = conn.execute("select body::json ->> 'applied_by' from events where kind = 'config_applied'")
         assert applied.fetchall() == [("mira",)]
         assert conn.execute("select count(*) from clock").fetchone() == (0,)
+    with psycopg.connect(deployed.dsn("owner", "effects_owner_dsn"), autocommit=True) as conn:
+        for tried in (
+            "create role mine",
+            "create database mine",
+            "copy events to program 'true'",
+            "alter system reset all",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(tried)
 
 
 async def until_it_polls(worker: Child) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from activities.ports import Secrets
 from activities.settings import Settings
 from commands import surroundings
 from commands.exits import Misuse
@@ -66,10 +67,14 @@ def test_a_file_that_this_user_may_not_read_is_named(secrets: Path, monkeypatch:
     def denied(path: Path, *args: object, **more: object) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
+    (secrets / "stripe_acme").write_text("sk")
     monkeypatch.setattr(Path, "read_text", denied)
     with pytest.raises(Refused, match="Permission denied: .*effects_ledger_dsn.: whoever runs this") as refused:
         Settings.load()
     assert refused.value.rule == "setting_unreadable"
+    with pytest.raises(Refused, match="stripe_acme cannot be read by who runs this: Permission denied") as refused:
+        Secrets(secrets).read("stripe_acme")
+    assert refused.value.rule == "secret_malformed"  # an order asks again, a delivery is answered with 503
 
 
 def test_a_secrets_folder_is_not_mixed_with_a_dev_stack(secrets: Path) -> None:
