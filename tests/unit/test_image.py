@@ -84,9 +84,13 @@ def test_what_is_copied_makes_a_wheel_that_works_alone(tmp_path: Path) -> None:
     migrations = {f"ledger/store/migrations/{p.name}" for p in (ROOT / "ledger" / "store" / "migrations").glob("*.sql")}
     assert migrations and migrations <= there and "devstack" not in there
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import starter, worker, ledger.store.migrate as m;"
+        # this environment knows the checkout by a finder of its own: without that, the wheel is alone
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "sys.meta_path[:] = [f for f in sys.meta_path if '__editable__' not in getattr(f, '__module__', '')];"
+        "import starter, worker, ledger.store.migrate as m;"
         "assert starter.__file__.startswith(sys.argv[1]), starter.__file__;"
         "print([one.version for one in m.migrations()]);"
+        "assert starter.main(['demo']) == 3;"
         "sys.exit(starter.main(['explain', 'refund', '--lost-answer']))"
     )
     ran = subprocess.run(
@@ -97,6 +101,7 @@ def test_what_is_copied_makes_a_wheel_that_works_alone(tmp_path: Path) -> None:
         text=True,
     )
     assert ran.returncode == 0 and ran.stdout.startswith("[1, 2"), ran
+    assert "run it in a checkout" in ran.stderr
 
 
 def test_a_build_is_given_only_what_it_copies() -> None:
