@@ -15,7 +15,7 @@ NPM_STAMP := $(PEERS_VENV)/npm/.installed
 NPM_FLAGS := --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo up test explore unit faults soak check lint types imports lock docs clean
+.PHONY: help venv demo up test screens explore unit faults soak check lint types imports lock docs clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -81,6 +81,9 @@ faults: $(STAMP) $(ERP_STAMP) ## play every fault on every adapter and write doc
 soak: $(STAMP) $(ERP_STAMP) ## mix faults and kills over many operations for SECONDS=60, then compare with the receivers (SEED=…: again)
 	@$(BIN)/python -m devstack.tryton
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+screens: $(STAMP) ## drive Temporal's Web UI in headless Chromium and write the pictures in docs/pictures
+	@EFFECTS_PICTURES=1 $(BIN)/python -m pytest tests/e2e/test_web_ui.py
 
 unit: $(STAMP) ## tests that need no server
 	@$(BIN)/python -m pytest tests/unit $(ARGS)

@@ -348,12 +348,13 @@ def verify(as_json: options.Json = False) -> int:
 @app.command()
 def audit(
     repair: Annotated[bool, options.opt("Start or wake what nobody works on.", "--repair")] = False,
+    wait: Annotated[float, options.opt("Seconds to wait for a worker to list the providers; 0: ask none.", min=0)] = 60,
     as_json: options.Json = False,
 ) -> int:
-    """Compare the ledger with Temporal: open operations without a workflow, overdue ones, workflows without an operation."""
+    """Compare the ledger with Temporal and with what providers list: what nobody works on, and what nobody recorded."""
     from commands.audit import audit
 
-    return run(as_json, lambda voice: audit(voice, repair=repair))
+    return run(as_json, lambda voice: audit(voice, repair=repair, wait=wait))
 
 
 @clock.command("advance")

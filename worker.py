@@ -20,8 +20,10 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.approve import Approve
+from activities.audit import Audit
 from activities.dispatch import Dispatch
 from activities.hold import Hold
+from activities.notices import telling
 from activities.observe import Observing, configure_logging
 from activities.ports import Ports, Secrets
 from activities.propose import Propose
@@ -40,12 +42,13 @@ from ledger.store.database import Ledger
 from ledger.store.migrate import check, migrate
 from providers.port import Credential
 from providers.registry import Registry, default_registry
+from workflows.audit import AuditWorkflow
 from workflows.converter import data_converter
 from workflows.events import TakeEventsWorkflow
 from workflows.hold import HoldWorkflow
 from workflows.operation import SEARCH_ATTRIBUTES, OperationWorkflow
 from workflows.order_to_invoice import OrderToInvoiceWorkflow
-from workflows.waking import schedule_events, signal
+from workflows.waking import TemporalRuns, schedule_audit, schedule_events, signal
 
 log = structlog.get_logger()
 
@@ -88,6 +91,7 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
             seam=seam(settings.seam if settings.dev else ""),
             wake=waker(client),
             look_now=partial(look_now, client, settings.task_queue),
+            runs=TemporalRuns(client, settings.task_queue),
         )
         async with AsyncExitStack() as opened:
             worker = await opened.enter_async_context(create_worker(client, ports, settings))
@@ -95,6 +99,10 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
                 await schedule_events(
                     client, timedelta(seconds=settings.take_events_every), task_queue=settings.task_queue
                 )
+            if settings.audit_every:
+                await schedule_audit(client, timedelta(seconds=settings.audit_every), task_queue=settings.task_queue)
+            if settings.notices_url:
+                await opened.enter_async_context(telling(settings, ledger))
             if settings.inbox_port:
                 await opened.enter_async_context(receiving(settings, client))
             yield worker
@@ -123,7 +131,7 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow, TakeEventsWorkflow],
+        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow, TakeEventsWorkflow, AuditWorkflow],
         activities=[
             propose.propose,
             propose.judge,
@@ -136,6 +144,7 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
             take_order.plan_order,
             take_order.order_steps,
             TakeEvents(ports).take_events,
+            Audit(ports).audit,
         ],
         interceptors=[Observing()],
         build_id=version("effect-ledger"),  # left out, the SDK reads every loaded module to make one up

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ledger.config import Document
 from ledger.contract import Contract, Timing
@@ -27,6 +28,28 @@ async def looks_at_none(operation: Operation) -> None:
     """For tests and tools without a Temporal client."""
 
 
+class Runs(Protocol):
+    """What Temporal says about the workflows of operations."""
+
+    async def running(self) -> set[str]:
+        """The ids of those that run, and are old enough to have recorded something. The listing may be behind."""
+
+    async def runs(self, workflow_id: str) -> bool:
+        """Whether this one runs, asked of the workflow itself."""
+
+
+class NoRuns:
+    """For tests and tools without a Temporal client."""
+
+    async def running(self) -> set[str]:
+        """None."""
+        return set()
+
+    async def runs(self, workflow_id: str) -> bool:
+        """Never."""
+        return False
+
+
 def contract_of(operation: Operation, registry: Registry, timing: Timing | None) -> Contract:
     """The frozen contract after the first claim; before it the adapter's, with other bounds on a dispatch if given."""
     if operation.frozen_contract is not None:
@@ -47,6 +70,7 @@ class Ports:
     seam: Callable[[str], None] = no_seam
     wake: Callable[[str], Awaitable[None]] = wakes_nobody
     look_now: Callable[[Operation], Awaitable[None]] = looks_at_none  # starts the workflow where none runs
+    runs: Runs = NoRuns()
 
     def contract_of(self, operation: Operation) -> Contract:
         """The contract that binds this operation."""

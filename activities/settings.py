@@ -56,6 +56,14 @@ class Settings(BaseSettings):
     take_events_every: float = Field(
         default=60.0, ge=0, description="seconds between two looks into the inbox without a hint; 0: none"
     )
+    audit_every: float = Field(
+        default=3600.0, ge=0, description="seconds between two audits, which also start what nobody works on; 0: none"
+    )
+    notices_url: str = Field(default="", description="where people's notices are posted; empty: nowhere, they wait")
+    notices_secret: str = Field(default="notices", description="name of the secret that signs them: whsec_BASE64")
+    notices_link: str = Field(
+        default="", description="where people look, {workflow_id} replaced: the run's page in Temporal's Web UI"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="of the JSON lines on stderr"
     )

@@ -60,7 +60,7 @@ async def _serve(stack: Stack, environment: Path) -> int:
     port = free_port()
 
     def start() -> Child:
-        return stack.worker(EFFECTS_INBOX_PORT=str(port), EFFECTS_TAKE_EVENTS_EVERY="60")
+        return stack.worker(EFFECTS_INBOX_PORT=str(port), EFFECTS_TAKE_EVENTS_EVERY="60", EFFECTS_AUDIT_EVERY="600")
 
     worker = start()
     stack.stripe.control.send_webhooks(f"http://{LOOPBACK}:{port}/stripe", WEBHOOK_SECRET)

@@ -12,7 +12,18 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities.messages import HoldAnswer, HoldRequest, Message, OperationRef, Progress, Proposal, Taken, Taking
+    from activities.messages import (
+        Audited,
+        Auditing,
+        HoldAnswer,
+        HoldRequest,
+        Message,
+        OperationRef,
+        Progress,
+        Proposal,
+        Taken,
+        Taking,
+    )
     from activities.order import Keys, Order, Plan, Views
 
 PATIENT = RetryPolicy(
@@ -23,6 +34,8 @@ PATIENT = RetryPolicy(
 AT_ONCE = timedelta(milliseconds=100)
 # Longer than any lease, with time to write down an answer while our own Postgres restarts.
 DISPATCH_SECONDS = 360.0
+# A first listing of an old account is long; it is remembered page by page.
+AUDIT_SECONDS = 6 * 3600.0
 
 T = TypeVar("T")
 
@@ -80,6 +93,11 @@ async def order_steps(keys: Keys) -> Views:
 async def take_events() -> Taken:
     """Wake whoever the oldest events of the inbox concern, and mark them as taken."""
     return await _anywhere("take_events", Taking(), Taken, "take events of the inbox")
+
+
+async def audit(auditing: Auditing) -> Audited:
+    """Compare the ledger with what providers list and with what Temporal runs."""
+    return await _anywhere("audit", auditing, Audited, "compare the ledger with the outside", seconds=AUDIT_SECONDS)
 
 
 async def _here(name: str, message: object, answer: type[T], summary: str, *, seconds: float = 10) -> T:

@@ -340,6 +340,13 @@ async def test_keys_sign_a_dummy_for_the_configuration_in_force(rig: Rig, effect
     assert made.code == 0 and (tmp_path / "keys" / "zoe.pem").stat().st_mode & 0o777 == 0o600
     unknown = await effects("keys", "test", "--key-file", str(tmp_path / "keys" / "zoe.pem"))
     assert (unknown.code, unknown.document["error"]["rule"]) == (3, "key_unknown")
+    nobody = await effects("keys", "test", "--as", "zoe")
+    assert (
+        "alice" in nobody.document["error"]["message"]
+        and "zoe" not in nobody.document["error"]["message"].split("(")[1]
+    )
+    bot = await effects("hold", "all", "--reason", "x", "--as", "support-bot", "--yes")
+    assert "proposes with" in bot.document["error"]["message"]
     listed = (await effects("keys", "show")).document["keys"]
     assert {key["owner"] for key in listed} >= {"alice", "bob", "olga", "oscar", "support-bot"}
 

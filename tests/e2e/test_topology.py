@@ -54,7 +54,8 @@ class Deployed:
 
     def environment(self, name: str) -> dict[str, str]:
         """The service's variables, each with what stands in this place for what compose or a container would put there."""
-        told = dict(SERVICES[name].get("environment", {}))
+        written = SERVICES[name].get("environment", {})
+        told = {key: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value) for key, value in written.items()}
         here = {
             "EFFECTS_SECRETS_DIR": str(self.folder / "secrets" / self._holder(name)),
             "TEMPORAL_ADDRESS": self.temporal.address,
@@ -295,7 +296,7 @@ def readers_see(deployed: Deployed, answer: Answer) -> None:
     one, config = answer.operation_id, deployed.household.folder / "config"
     said = deployed.effects_each(
         "reader", f"show {one}", f"trail {one}", "trail", "inbox", "review", f"sheet {one}", "holds", "keys show",
-        "verify", "audit", "migrate --check", f"config diff {config}",
+        "verify", "audit --wait 0", "migrate --check", f"config diff {config}",
     )  # fmt: skip
     assert set(said.values()) == {0}, said
     with psycopg.connect(deployed.dsn("reader"), autocommit=True) as conn:

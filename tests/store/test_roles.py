@@ -46,6 +46,15 @@ FORBIDDEN: list[LiteralString] = [
     "update inbox_events set received_at = now()",
     "delete from inbox_events",
     "insert into inbox_events (provider, event_id) values ('bank', 'evt_1')",
+    "delete from audit_findings",
+    "truncate audit_findings",
+    "update audit_findings set name = 'x'",
+    "update audits set complete = true",
+    "delete from audits",
+    "delete from audit_places",
+    "insert into notices (operation_id, kind, event_number, due_at) select operation_id, 'review', 9, now() from operations",
+    "update notices set kind = 'review'",
+    "delete from notices",
     "insert into config_current (version) values (1)",
     "update config_current set version = 1",
     "delete from config_current",
@@ -241,9 +250,9 @@ async def test_the_worker_writes_the_whole_way_of_an_unknown(book: Book) -> None
 
 READ: list[LiteralString] = [
     "operations", "attempts", "sightings", "sheets", "statements", "holds", "events", "edges", "config_versions",
-    "config_current", "ledger_identity", "clock", "schema_migrations",
+    "config_current", "ledger_identity", "clock", "schema_migrations", "audits", "audit_findings",
 ]  # fmt: skip
-HIDDEN: list[LiteralString] = ["targets", "inbox_events"]
+HIDDEN: list[LiteralString] = ["targets", "inbox_events", "notices", "audit_places"]
 
 
 async def test_the_reader_reads_what_people_decide_on_and_nothing_else(book: Book) -> None:

@@ -9,10 +9,10 @@ exception when duplicate_object or unique_violation then null;
 end $$;
 
 -- Table by table: a later table is not readable before its migration says so. Personal fields are among it: an approver must read
--- what is signed, and whoever reviews must read the evidence. Left out is what no person decides on: `targets` are locks, and
--- `inbox_events` only wake workflows.
+-- what is signed, and whoever reviews must read the evidence. Left out is what no person decides on: `targets` are locks,
+-- `inbox_events` only wake workflows, `notices` wait to be posted, `audit_places` is where a listing goes on.
 grant select on operations, attempts, sightings, sheets, statements, holds, events, edges, config_versions, config_current,
-  ledger_identity, clock, schema_migrations to effects_reader;
+  ledger_identity, clock, schema_migrations, audits, audit_findings to effects_reader;
 
 -- The ledger's own stream tells who changed the configuration, and when somebody moved a test clock. Both are the owner's to do,
 -- so only who may do it may tell of it: a worker, which adds events, cannot put such a line into the trail.
