@@ -109,7 +109,7 @@ docs: $(STAMP) ## write the generated parts of README, ARCHITECTURE and docs/ an
 	@$(BIN)/python -m docs.generate
 
 lock: $(STAMP) ## pin the requirements anew, with hashes and without hosts
-	@for group in dev run uv erp peers; do \
+	@for group in dev run build uv erp peers; do \
 	  case $$group in dev) args="--group dev pyproject.toml";; run) args=pyproject.toml;; *) args="--group pyproject.toml:$$group";; esac; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" $$args -o requirements/$$group.txt || exit 1; done

@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 
 from commands import options
 from commands.exits import Exit, Misuse, table
-from commands.keeping import config, keys
+from commands.keeping import config, keys, register
 from commands.voice import run, tell_error
 
 EPILOG = "\b\nExit codes:\n" + table()
@@ -193,8 +193,11 @@ def show(operation: options.OperationName, as_json: options.Json = False) -> int
 
 
 @app.command()
-def trail(operation: options.OperationName, as_json: options.Json = False) -> int:
-    """Everything that happened to it, in sentences: when, what, who."""
+def trail(
+    operation: Annotated[str, options.arg("One of them; the ledger itself if left out: configuration, holds.")] = "",
+    as_json: options.Json = False,
+) -> int:
+    """Everything that happened to an operation, or to the ledger itself, in sentences: when, what, who."""
     from commands.show import trail
 
     return run(as_json, lambda voice: trail(voice, operation))
@@ -337,6 +340,9 @@ def migrate(
     from commands.upkeep import migrate
 
     return run(as_json, lambda voice: migrate(voice, check=check, test_clock=test_clock))
+
+
+app.command()(register)
 
 
 @app.command()

@@ -110,9 +110,13 @@ class Secrets:
         )
 
     def read(self, name: str) -> str:
-        """The secret of this name."""
-        if self._folder is not None and (self._folder / name).is_file():
-            return _usable(name, (self._folder / name).read_text().strip())
+        """The secret of this name. Refused: `secret_missing`, `secret_malformed`."""
+        try:
+            if self._folder is not None and (self._folder / name).is_file():
+                return _usable(name, (self._folder / name).read_text().strip())
+        except OSError as error:  # copied in with the rights of another account, as happens with containers
+            told = f"the file of the secret {name} cannot be read by who runs this: {error.strerror}"
+            raise Refused("secret_malformed", told) from None
         variable = f"EFFECTS_SECRET_{name.upper()}"
         if value := os.environ.get(variable):
             return _usable(name, value)

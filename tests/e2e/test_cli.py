@@ -322,6 +322,9 @@ async def test_configuration_is_checked_compared_and_applied(rig: Rig, effects: 
     assert (await effects("config", "apply", str(folder), "--by", "ops")).code == 2  # it touches what waits: --yes
     applied = await effects("config", "apply", str(folder), "--by", "ops", "--yes")
     assert (applied.code, applied.document["version"]) == (0, 2), applied
+    told = await effects("trail", as_json=False)
+    assert "configuration 2 applied by ops (login effects_owner)" in told.out
+    assert "rule acme refund eur: waive_up_to_minor changes from 2000 to 1000" in told.out
     (folder / "policy.toml").write_text(policy)
     grants = (folder / "grants.toml").read_text()
     (folder / "grants.toml").write_text(grants.replace('"support-bot"', '"other-bot"', 1))

@@ -175,7 +175,7 @@ TRIGGERS = {
     "attempts": {"attempts_guard", "attempts_kept"},
     "config_versions": {"config_append_only"},
     "edges": {"edges_append_only"},
-    "events": {"events_append_only", "events_chain", "events_no_truncate", "events_notice"},
+    "events": {"events_append_only", "events_chain", "events_no_truncate", "events_notice", "events_of_the_owner"},
     "inbox_events": {"inbox_guard", "inbox_kept", "inbox_no_truncate"},
     "notices": {"notices_kept", "notices_no_truncate"},
     "operations": {"operations_guard", "operations_kept", "operations_told"},
