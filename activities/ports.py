@@ -3,9 +3,10 @@
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from activities.metrics import Meters
 from ledger.config import Document
 from ledger.contract import Contract, Timing
 from ledger.errors import Refused
@@ -47,6 +48,7 @@ class Ports:
     seam: Callable[[str], None] = no_seam
     wake: Callable[[str], Awaitable[None]] = wakes_nobody
     look_now: Callable[[Operation], Awaitable[None]] = looks_at_none  # starts the workflow where none runs
+    meters: Meters = field(default_factory=Meters)  # what the trail does not tell is counted here
 
     def contract_of(self, operation: Operation) -> Contract:
         """The contract that binds this operation."""

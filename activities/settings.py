@@ -42,6 +42,15 @@ class Settings(BaseSettings):
     take_events_every: float = Field(
         default=60.0, ge=0, description="seconds between two looks into the inbox without a hint; 0: none"
     )
+    metrics_port: int = Field(
+        default=0, ge=0, le=65535, description="port of the worker's Prometheus endpoint, /metrics; 0: none"
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1", description="address that the metrics are told on, to anybody who asks"
+    )
+    metrics_every: float = Field(
+        default=15.0, gt=0, description="seconds between two readings of the whole ledger for its gauges"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="of the JSON lines on stderr"
     )
