@@ -283,6 +283,14 @@ def holds(as_json: options.Json = False) -> int:
 
 
 @app.command()
+def doctor(as_json: options.Json = False) -> int:
+    """What answers, what is unsettled, and what to do first; works while workers or Temporal are down."""
+    from commands.doctor import doctor
+
+    return run(as_json, doctor)
+
+
+@app.command()
 def explain(
     action: Annotated[str, options.arg("Like refund; every action with its contract stands in docs/contracts.md.")],
     lost_answer: Annotated[bool, options.opt("The answer was lost.", "--lost-answer")] = False,

@@ -64,7 +64,7 @@ METRICS: tuple[Metric, ...] = (
            "what the last comparison of the ledger with the world, or of its chains with themselves, found; shown once one ran"),
     Metric("effect_ledger_read_timestamp_seconds", Kind.GAUGE, (), "when the gauges above were last read, as Unix time"),
     Metric("effect_ledger_pollers", Kind.GAUGE, (), "workers that Temporal saw polling our task queue in the last 70 seconds"),
-    Metric("effect_ledger_temporal_timestamp_seconds", Kind.GAUGE, (), "when Temporal was last asked for the pollers, as Unix time"),
+    Metric("effect_ledger_temporal_timestamp_seconds", Kind.GAUGE, (), "when Temporal last told the pollers, as Unix time"),
     Metric("effect_ledger_workflows_stuck", Kind.GAUGE, (), "workflows whose task Temporal reports as not getting through"),
     Metric("effect_ledger_proposed_total", Kind.COUNTER, WHAT, "operations recorded"),
     Metric("effect_ledger_proposals_refused_total", Kind.COUNTER, ("rule",), "proposals refused before anything was recorded"),
@@ -96,9 +96,7 @@ METRICS: tuple[Metric, ...] = (
 TEMPORALS = (
     "temporal_num_pollers",
     "temporal_workflow_task_execution_failed_total",
-    "temporal_activity_execution_failed_total",
     "temporal_activity_schedule_to_start_latency_seconds",
-    "temporal_request_failure_total",
     "temporal_worker_task_slots_available",
 )
 
