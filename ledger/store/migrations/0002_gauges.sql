@@ -18,8 +18,6 @@ create trigger operations_since_born before insert on operations for each row ex
 create trigger operations_since_moved before update of state on operations
   for each row when (old.state is distinct from new.state) execute function operations_since();
 
--- open work by state, action and provider, counted from the index alone
-create index operations_open_by_state on operations (state, action, provider, state_since) where ended_at is null;
 -- ended, and followed while the receipt is pending: such a step can be overdue too
 create index operations_followed on operations (next_step_at) where next_step = 'follow';
 -- evidence against an end: few, and never forgotten
