@@ -182,7 +182,7 @@ def _tell_servers(page: Page, ledger: LedgerSeen, temporal: TemporalSeen, task_q
         page.fact("Temporal", f"{'does not answer' if temporal.silent else 'answers'} at {temporal.address}")
     if not temporal.problem:
         names = f": {', '.join(temporal.pollers)}" if temporal.pollers else ""
-        page.fact("workers that poll", f"{len(temporal.pollers)} on {task_queue}{names}")
+        page.fact("workers that poll", f"{len(temporal.pollers)} on {task_queue} in the last minute{names}")
         page.fact("workflows stuck", "this server does not tell" if temporal.stuck is None else temporal.stuck)
 
 

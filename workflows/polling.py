@@ -1,9 +1,10 @@
 """Who polls a task queue, and what does not get through: asked of Temporal from outside, by workers and the command line."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
@@ -23,8 +24,12 @@ async def pollers(client: Client, task_queue: str) -> list[str]:
         ),
         timeout=CALL,
     )
-    since = datetime.now(UTC) - POLLED_WITHIN
-    return sorted(p.identity for p in told.pollers if p.last_access_time.ToDatetime(UTC) > since)
+    return recent(told.pollers, datetime.now(UTC))
+
+
+def recent(known: Iterable[PollerInfo], now: datetime) -> list[str]:
+    """Of those that Temporal remembers, who still polls. Pure."""
+    return sorted(one.identity for one in known if one.last_access_time.ToDatetime(UTC) > now - POLLED_WITHIN)
 
 
 async def stuck(client: Client, task_queue: str) -> int:

@@ -26,9 +26,9 @@ def first(said: Spoken) -> dict[str, Any]:
 
 
 async def test_the_screen_says_what_is_unsettled_and_what_to_do_first(rig: Rig, effects: Effects) -> None:
-    """While the worker runs nothing is to be done; when it is gone, it is the first thing, and then what grew old meanwhile.
+    """While all is well nothing is. Then a request was lost and sending is held: what grows old without a worker is named.
 
-    Red: read anything of the operations through Temporal, or leave the pollers' age out of `polling.pollers`.
+    Red: read anything about operations through Temporal.
     """
     target = rig.payment()
     rig.stack.stripe.control.fault("lost-request", times=None, payment_intent=target)
@@ -55,7 +55,6 @@ async def test_the_screen_says_what_is_unsettled_and_what_to_do_first(rig: Rig, 
         "effects audit --repair",
     }
     shown = (await effects("doctor", as_json=False)).out
-    print(shown)
     assert "nothing is sent for provider:stripe" in shown and "oldest unknown: acme/" in shown, shown
 
 

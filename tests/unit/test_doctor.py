@@ -5,9 +5,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.taskqueue.v1 import PollerInfo
 
 from commands.doctor import LedgerSeen, TemporalSeen, advice
 from ledger.store.gauges import Gauges, Unknown
+from workflows.polling import recent
 
 AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
 WELL: dict[str, Any] = {
@@ -55,3 +58,14 @@ def test_what_is_to_be_done_comes_in_order(ledger: LedgerSeen, temporal: Tempora
     todo = advice(ledger, temporal, "effect-ledger")
     assert [one.do for one in todo] == wanted
     assert all(one.because for one in todo)
+
+
+def test_a_worker_that_is_gone_does_not_poll() -> None:
+    """Temporal remembers a poller for minutes. Red: leave the age out of `polling.recent`."""
+
+    def polled(identity: str, ago: float) -> PollerInfo:
+        at = Timestamp()
+        at.FromDatetime(AT - timedelta(seconds=ago))
+        return PollerInfo(identity=identity, last_access_time=at)
+
+    assert recent([polled("gone", 71), polled("waits", 60), polled("new", 0)], AT) == ["new", "waits"]
