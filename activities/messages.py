@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 TASK_QUEUE = "effect-ledger"
+ASKED_AGAIN = "effect_ledger_asked_again"  # the one metric that a workflow counts itself
 OPERATION_WORKFLOW = "OperationWorkflow"
 TAKE_EVENTS_WORKFLOW = "TakeEventsWorkflow"
 AUDIT_WORKFLOW = "AuditWorkflow"

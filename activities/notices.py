@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def telling(settings: Settings, ledger: Ledger) -> AsyncIterator[None]:
+async def posting(settings: Settings, ledger: Ledger) -> AsyncIterator[None]:
     """Post what is due while the context is open. Refused: `notices_…`, naming the setting to mend."""
     poster = Poster(settings, ledger)
     async with httpx.AsyncClient(timeout=POST_SECONDS, follow_redirects=False) as http:

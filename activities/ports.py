@@ -3,10 +3,11 @@
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from activities.metrics import Meters
 from ledger.config import Document
 from ledger.contract import Contract, Timing
 from ledger.errors import Refused
@@ -71,6 +72,7 @@ class Ports:
     wake: Callable[[str], Awaitable[None]] = wakes_nobody
     look_now: Callable[[Operation], Awaitable[None]] = looks_at_none  # starts the workflow where none runs
     runs: Runs = NoRuns()
+    meters: Meters = field(default_factory=Meters)  # what the trail does not tell is counted here
 
     def contract_of(self, operation: Operation) -> Contract:
         """The contract that binds this operation."""

@@ -16,7 +16,7 @@ from ledger import recovery
 from ledger.errors import Refused
 from ledger.model import Operation, Sighting, Standing, Step
 from ledger.states import State
-from ledger.store import attempts, configuration, events, operations
+from ledger.store import attempts, configuration, events, inbox, operations
 from ledger.store.database import Connection, now
 from ledger.trail import EventKind
 from providers.port import Credential, Look
@@ -106,7 +106,9 @@ async def look(ports: Ports, operation: Operation) -> Operation:
     async with ports.ledger.transaction() as conn:
         began_at = await now(conn)
         every = await attempts.read_attempts(conn, operation.operation_id)
-    since = (recovery.anchor(every) or operation.proposed_at) - CLOCKS_DIFFER_BY
+        claimed_at = recovery.anchor(every) or operation.proposed_at
+        told_by = await inbox.latest_about(conn, operation.operation_id, claimed_at)
+    since = claimed_at - CLOCKS_DIFFER_BY
     credential = await credential_of(ports, operation)
     seen = Look(complete=False, detail={"problem": "no credential"})
     if credential is not None:
@@ -127,7 +129,7 @@ async def look(ports: Ports, operation: Operation) -> Operation:
             effects=effects,
             version_moved=seen.version_moved,
             witness_has_marker=seen.witness_has_marker,
-            detail=seen.detail,
+            detail=seen.detail | ({"webhook": told_by} if told_by else {}),
         )
         locked = await attempts.record_sighting(conn, locked, sighting)
         return await _contradicted_end(conn, locked, sighting)

@@ -75,6 +75,15 @@ class Settings(BaseSettings):
     notices_link: str = Field(
         default="", description="where people look, {workflow_id} replaced: the run's page in Temporal's Web UI"
     )
+    metrics_port: int = Field(
+        default=0, ge=0, le=65535, description="port of the worker's Prometheus endpoint, /metrics; 0: none"
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1", description="address that the metrics are told on, to anybody who asks"
+    )
+    metrics_every: float = Field(
+        default=15.0, gt=0, description="seconds between two readings of the whole ledger for its gauges"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="of the JSON lines on stderr"
     )

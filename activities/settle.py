@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from activities import dependencies
 from activities.dependencies import Met
@@ -149,7 +150,9 @@ async def close_attempt_as_unknown(conn: Connection, operation: Operation, at: d
 
 async def _apply(conn: Connection, operation: Operation, decision: Decision, facts: Evidence) -> Operation | None:
     """The moved operation, or None when the decision is no move from here."""
-    body = {"row": decision.row, "why": decision.reason}
+    body: dict[str, Any] = {"row": decision.row, "why": decision.reason}
+    if decision.step in (Step.SUCCEED, Step.REJECT, Step.APPROVE_AGAIN):
+        body |= _settled(operation, decision, facts)
     proved, rejection, approval = _EDGES[operation.state]
     match decision.step:
         case Step.CLOSE_ATTEMPT:
@@ -186,6 +189,23 @@ async def _apply(conn: Connection, operation: Operation, decision: Decision, fac
             return await operations.move(conn, operation, after, 13, facts.now, body)
         case _:
             return None
+
+
+def _settled(operation: Operation, decision: Decision, facts: Evidence) -> dict[str, Any]:
+    """How an unknown became known, told with its move; nothing where it never was one."""
+    if operation.state is State.IN_FLIGHT:
+        return settled(facts, "repeat") if any(a.outcome is Outcome.UNKNOWN for a in facts.attempts) else {}
+    answered = decision.receipt is not None and decision.receipt in {a.receipt for a in facts.attempts}
+    if answered or all(a.outcome is not Outcome.UNKNOWN for a in facts.attempts):
+        return settled(facts, "answer")  # of the request itself, later than its lease
+    told = facts.sightings and facts.sightings[-1].detail.get("webhook")
+    return settled(facts, "webhook" if told else "lookup")
+
+
+def settled(facts: Evidence, how: str) -> dict[str, Any]:
+    """What a move says about the unknown that it ends: how, and how many seconds after the claim that was in doubt."""
+    began = recovery.anchor(facts.attempts) or min(a.claimed_at for a in facts.attempts)
+    return {"settled_by": how, "unknown_seconds": round((facts.now - began).total_seconds(), 3)}
 
 
 def _why_rejected(decision: Decision, facts: Evidence) -> str:

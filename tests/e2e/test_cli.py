@@ -160,6 +160,8 @@ async def test_review_shows_the_evidence_and_two_operators_settle_it(rig: Rig, e
         assert blind.document["error"]["rule"] == "evidence_unseen"
         second = await effects(*words, "--as", "oscar")
         assert (second.code, second.document["state"]) == (0, "rejected"), second
+    last = (await rig.trail(operation))[-1].body
+    assert last["settled_by"] == "person" and last["unknown_seconds"] > 25 * 3_600
     assert rig.effects(target) == []
     assert (await effects("verify")).document["differences"] == []
 

@@ -20,7 +20,18 @@ from ledger.model import Attempt, Operation, SeenEffect, Sighting, Standing
 from ledger.policy import Totals
 from ledger.statement import StatementType
 from ledger.states import RESERVING, State
-from ledger.store import attempts, clock, configuration, dependencies, events, holds, operations, statements, totals
+from ledger.store import (
+    attempts,
+    clock,
+    configuration,
+    dependencies,
+    events,
+    holds,
+    inbox,
+    operations,
+    statements,
+    totals,
+)
 from providers.port import Credential
 from tests.exploration.shapes import ACCOUNT, document, kid_of
 
@@ -293,6 +304,7 @@ def _replaced() -> list[tuple[Any, str, Any]]:
         (clock, "ahead_seconds", _answering(lambda desk: desk.ahead)),
         (statements, "of_operation", _said),
         (dependencies, "revised", _answering([])),
+        (inbox, "latest_about", _answering("")),
         (totals, "waived", _waived),
         (judgement, "make_sheet", _answering(lambda desk, operation, facts, at: operation)),
         (dispatch, "read_target", _answering(lambda ports, operation: ports.ledger.reading)),

@@ -22,6 +22,7 @@ FORBIDDEN: list[LiteralString] = [
     "update operations set event_count = 0",
     "update operations set head_hash = ''",
     "update operations set waived_at = null",
+    "update operations set state_since = now()",
     "delete from operations",
     "truncate operations cascade",
     "delete from attempts",
