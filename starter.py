@@ -260,7 +260,7 @@ def hold(
 
 @app.command()
 def release(
-    scope: Annotated[str, options.arg("The scope as it was held.")],
+    scope: Annotated[str, options.arg("The scope as it was held; `restored` after a restore.")],
     reason: options.Reason,
     who: options.As = "",
     key_file: options.KeyFile = None,
@@ -337,6 +337,18 @@ def verify(as_json: options.Json = False) -> int:
     from commands.upkeep import verify
 
     return run(as_json, verify)
+
+
+@app.command()
+def restored(
+    by: Annotated[str, options.opt("Who says so; told in the trail.")],
+    reason: Annotated[str, options.opt("From what, to when and why; told in the trail.")],
+    as_json: options.Json = False,
+) -> int:
+    """Say that the ledger was restored from a backup: all sending is held until an audit and two releases (owner's DSN)."""
+    from commands.restoring import restored
+
+    return run(as_json, lambda voice: restored(voice, by, reason))
 
 
 @app.command()

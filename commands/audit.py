@@ -11,12 +11,12 @@ from activities.messages import OPERATION_WORKFLOW
 from commands import tell
 from commands.exits import Exit
 from commands.page import Page
-from commands.reading import reading
+from commands.reading import reading, writing
 from commands.surroundings import ledger_dsn, settings
 from commands.temporal import Temporal, connected
 from commands.voice import Voice
 from ledger.model import Operation
-from ledger.store import views
+from ledger.store import audits, views
 from ledger.store.database import Connection
 from workflows.names import workflow_id
 from workflows.waking import CALL
@@ -46,10 +46,13 @@ async def audit(voice: Voice, *, repair: bool) -> Page:
     nobody any power: the workflow reads the ledger and goes on where the operation stands.
     """
     given = settings()
+    dsn = ledger_dsn(given)
+    async with reading(dsn) as reader, reader.snapshot() as conn:
+        began = await audits.begin(conn)
     temporal = await connected(given.task_queue)
     running = await _running(temporal)
     # Read after the listing: what was recorded meanwhile is no stray.
-    async with reading(ledger_dsn(given)) as reader, reader.snapshot() as conn:
+    async with reading(dsn) as reader, reader.snapshot() as conn:
         expected = await views.with_a_workflow(conn)
         late = {row["operation_id"] for row in await views.overdue(conn)}
         known = {workflow_id(o.tenant, o.business_key) for o in expected}
@@ -59,6 +62,8 @@ async def audit(voice: Voice, *, repair: bool) -> Page:
         Finding("without_operation", name, "runs, and the ledger has no operation of this name") for name in strays
     ]
     repaired = await _repair(voice, temporal, found) if repair else []
+    async with writing(dsn) as conn:  # a restored ledger is released only after this
+        await audits.record(conn, began, compared=len(expected), findings=len(found), complete=True)
     return _page(len(expected), len(running), found, repaired)
 
 

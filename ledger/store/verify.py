@@ -243,11 +243,18 @@ async def _check_holds(conn: Connection, found: Verified, kept: Sequence[Stateme
     """What is held was held by a statement and told so; what was told as held is held."""
     own = (await one(conn, "select namespace from ledger_identity"))["namespace"]
     last: dict[str, EventKind] = {}
+    signed = {s.scope for s in kept if s.typ == StatementType.HOLD}
     for event in await _trail(conn, own):
         if event.kind in (EventKind.HELD, EventKind.RELEASED):
             last[event.body["scope"]] = event.kind
-    held = {hold.scope for hold in await holds.current(conn)}
-    signed = {s.scope for s in kept if s.typ == StatementType.HOLD}
+        if event.kind is EventKind.RESTORED:  # said by the owner of the database, not signed
+            last[holds.RESTORED] = EventKind.HELD
+            signed.add(holds.RESTORED)
+    current = await holds.current(conn)
+    held = {hold.scope for hold in current if hold.reason != holds.UNSAID}
+    if len(held) < len(current):
+        found.warnings.append(Finding(f"hold {holds.RESTORED}", holds.UNSAID))
+        last.pop(holds.RESTORED, None)  # whatever was said, was said about another database
     for scope in sorted(held | {s for s, kind in last.items() if kind is EventKind.HELD}):
         if scope not in held:
             found.differ(f"hold {scope}", "the trail says it is held, the row says it is not")

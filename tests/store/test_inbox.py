@@ -19,7 +19,7 @@ from ledger.store.database import Ledger
 from tests.store.conftest import ACCOUNT, INBOX, WORKER, Book
 
 TABLES = (
-    "attempts", "clock", "config_current", "config_versions", "edges", "events", "holds", "inbox_events",
+    "attempts", "audits", "clock", "config_current", "config_versions", "edges", "events", "holds", "inbox_events",
     "ledger_identity", "operations", "schema_migrations", "sheets", "sightings", "statements", "targets",
 )  # fmt: skip
 

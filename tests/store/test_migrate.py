@@ -171,17 +171,19 @@ async def test_a_session_that_dies_is_unavailable(postgres: Postgres, empty: str
 
 TRIGGERS = {
     "attempts": {"attempts_guard", "attempts_kept"},
+    "audits": {"audits_append_only", "audits_guard", "audits_no_truncate"},
     "config_versions": {"config_append_only"},
     "edges": {"edges_append_only"},
     "events": {"events_append_only", "events_chain", "events_no_truncate"},
     "inbox_events": {"inbox_guard", "inbox_kept", "inbox_no_truncate"},
-    "operations": {"operations_guard", "operations_kept", "operations_told"},
+    "operations": {"claims_guard", "operations_guard", "operations_kept", "operations_told"},
     "sheets": {"sheets_append_only"},
     "sightings": {"sightings_append_only"},
     "statements": {"statements_append_only"},
 }
 UNIQUE = {
     "attempts_pkey",
+    "audits_pkey",
     "clock_pkey",
     "config_current_pkey",
     "config_versions_pkey",
