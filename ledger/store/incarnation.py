@@ -23,7 +23,7 @@ async def current(conn: Connection) -> Incarnation:
 
 async def begin(conn: Connection, by: str, reason: str) -> int:
     """Begin the next incarnation here, with everything held (owner's role); returns its number. Claims that run end first."""
-    await holds.locked(conn, holds.RESTORED)
+    await holds.locked(conn, holds.RESTORED)  # the hold before the ledger's own stream, as a release locks them
     row = await one(
         conn,
         "with old as (select singleton, incarnation, home from ledger_identity for update)"

@@ -130,7 +130,7 @@ async def test_a_crash_and_a_restart_are_no_restore(own_book: Book) -> None:
 
 
 async def test_a_restore_that_is_said_waits_for_running_claims_and_stops_their_guard(own_book: Book) -> None:
-    """The claim stands inside its transaction. Red: drop `holds.locked` from `incarnation.begin`."""
+    """The claim stands inside its transaction. Red: drop `for share` from `holds.in_force`, or that from the guard."""
     operation = await own_book.approved()
     async with own_book.holding(TOTALS):
         claiming = claim(own_book, operation)
