@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 from commands import options
 from commands.exits import Exit, Misuse, table
 from commands.keeping import config, keys
+from commands.owning import erase, restored
 from commands.voice import run, tell_error
 
 EPILOG = "\b\nExit codes:\n" + table()
@@ -32,6 +33,8 @@ propose = typer.Typer(help="Ask for an effect, signed with a granted key.", no_a
 clock = typer.Typer(help="The movable clock of a dev stack.", no_args_is_help=True, rich_markup_mode=None)
 for group, name in ((propose, "propose"), (keys, "keys"), (config, "config"), (clock, "clock")):
     app.add_typer(group, name=name)
+for body in (restored, erase):
+    app.command()(body)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -337,18 +340,6 @@ def verify(as_json: options.Json = False) -> int:
     from commands.upkeep import verify
 
     return run(as_json, verify)
-
-
-@app.command()
-def restored(
-    by: Annotated[str, options.opt("Who says so; told in the trail.")],
-    reason: Annotated[str, options.opt("From what, to when and why; told in the trail.")],
-    as_json: options.Json = False,
-) -> int:
-    """Say that the ledger was restored from a backup: all sending is held until an audit and two releases (owner's DSN)."""
-    from commands.restoring import restored
-
-    return run(as_json, lambda voice: restored(voice, by, reason))
 
 
 @app.command()

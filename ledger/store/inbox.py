@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, LiteralString
 from uuid import UUID
 
@@ -67,6 +68,16 @@ async def take(conn: Connection, number: int, woken: Sequence[UUID]) -> None:
     await conn.execute(
         "update inbox_events set woken = %s::uuid[] where number = %s and taken_at is null", [list(woken), number]
     )
+
+
+async def forget(conn: Connection, before: datetime) -> int:
+    """Delete taken events that came before this moment and at least a month ago (owner's role); how many."""
+    gone = await conn.execute(
+        "delete from inbox_events where taken_at is not null"
+        " and received_at < least(%s, ledger_now() - interval '30 days')",
+        [before],
+    )
+    return gone.rowcount
 
 
 async def concerned(conn: Connection, event: InboxEvent) -> list[Operation]:

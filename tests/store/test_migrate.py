@@ -170,16 +170,23 @@ async def test_a_session_that_dies_is_unavailable(postgres: Postgres, empty: str
 
 
 TRIGGERS = {
-    "attempts": {"attempts_guard", "attempts_kept"},
+    "attempts": {"attempts_begin", "attempts_emptied", "attempts_guard", "attempts_kept"},
     "audits": {"audits_append_only", "audits_guard", "audits_no_truncate"},
     "config_versions": {"config_append_only"},
     "edges": {"edges_append_only"},
-    "events": {"events_append_only", "events_chain", "events_no_truncate"},
+    "events": {"events_append_only", "events_chain", "events_emptied", "events_no_truncate"},
     "inbox_events": {"inbox_guard", "inbox_kept", "inbox_no_truncate"},
-    "operations": {"claims_guard", "operations_guard", "operations_kept", "operations_told"},
-    "sheets": {"sheets_append_only"},
-    "sightings": {"sightings_append_only"},
-    "statements": {"statements_append_only"},
+    "operations": {
+        "claims_guard",
+        "erasure_guard",
+        "operations_begin",
+        "operations_guard",
+        "operations_kept",
+        "operations_told",
+    },
+    "sheets": {"sheets_append_only", "sheets_begin", "sheets_emptied"},
+    "sightings": {"sightings_append_only", "sightings_emptied"},
+    "statements": {"statements_append_only", "statements_emptied"},
 }
 UNIQUE = {
     "attempts_pkey",
