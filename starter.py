@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 from commands import options
 from commands.exits import Exit, Misuse, table
 from commands.keeping import config, keys, register
+from commands.owning import erase, restored
 from commands.proposing import propose
 from commands.voice import run, tell_error
 
@@ -31,6 +32,8 @@ app = typer.Typer(
 clock = typer.Typer(help="The movable clock of a dev stack.", no_args_is_help=True, rich_markup_mode=None)
 for group, name in ((propose, "propose"), (keys, "keys"), (config, "config"), (clock, "clock")):
     app.add_typer(group, name=name)
+for body in (restored, erase):
+    app.command()(body)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -196,7 +199,7 @@ def hold(
 
 @app.command()
 def release(
-    scope: Annotated[str, options.arg("The scope as it was held.")],
+    scope: Annotated[str, options.arg("The scope as it was held; `restored` after a restore.")],
     reason: options.Reason,
     who: options.As = "",
     key_file: options.KeyFile = None,

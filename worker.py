@@ -40,7 +40,7 @@ from inbox.serve import receiving
 from ledger.config import Document
 from ledger.errors import LedgerError, Refused
 from ledger.model import Operation
-from ledger.store import clock, configuration
+from ledger.store import clock, configuration, holds
 from ledger.store.database import Ledger
 from ledger.store.migrate import check, migrate
 from providers.port import Credential
@@ -199,6 +199,9 @@ async def check_ledger(ledger: Ledger, settings: Settings) -> None:
                 "clock_movable", "this ledger has a test clock: it is a dev ledger; nobody's money belongs here"
             )
         await configuration.in_force(conn)
+        for hold in await holds.current(conn):  # no reason to stay down: what was sent is still looked for
+            if hold.scope == holds.RESTORED:
+                log.error("nothing is sent", what_to_do=hold.reason)
 
 
 async def check_credentials(ledger: Ledger, registry: Registry, secrets: Secrets) -> None:

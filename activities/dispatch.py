@@ -120,6 +120,8 @@ class Dispatch:
             )
             return await tell(conn, await operations.move(conn, operation, after, 9, at, refusal.body()))
         found = tuple(e for e in reading.preflight.effects if e.marked)
+        if any(hold.scope == holds.RESTORED for hold in held):  # nothing at all is claimed: it may have been before
+            return await self._wait(conn, operation, HELD_PAUSE, "restored: held until people release it", at)
         if held and not found:  # what is there already is settled on, and nothing is sent
             return await self._wait(conn, operation, HELD_PAUSE, "held", at)
         if await dependencies.met(conn, operation) is not Met.YES:

@@ -50,6 +50,8 @@ class Reconcile:
                 else:
                     operation, progress = await settle(conn, self._ports, operation)
                     look = await self._look_is_due(conn, operation, look_now=ref.look_now)
+            if operation.erased_at is not None:
+                return progress  # what it was about is gone: no effect could be compared with it
             if operation.ended_at is not None and operation.state is State.SUCCEEDED:
                 return await self._follow(operation, progress)
             if not look:

@@ -56,9 +56,9 @@ async def reading(dsn: str) -> AsyncIterator[Reader]:
 
 
 @asynccontextmanager
-async def writing(owner_dsn: str) -> AsyncIterator[Connection]:
-    """One transaction with the owner's role, for what workers must not do. Ask `probe` before: this waits longer."""
-    ledger = Ledger(owner_dsn, max_size=1)
+async def writing(dsn: str) -> AsyncIterator[Connection]:
+    """One transaction: with the owner's DSN for what workers must not do. Ask `probe` before: this waits longer."""
+    ledger = Ledger(dsn, max_size=1)
     await ledger.open()
     try:
         async with ledger.transaction() as conn:

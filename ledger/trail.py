@@ -39,6 +39,8 @@ class EventKind(StrEnum):
     RELEASED = "released"
     CONFIG_APPLIED = "config_applied"
     CLOCK_MOVED = "clock_moved"
+    ERASED = "erased"  # the personal fields of an operation that had ended were emptied
+    RESTORED = "restored"  # the ledger lives in another database than it did, and may have forgotten something
 
 
 EVIDENCE: frozenset[EventKind] = frozenset(
@@ -115,6 +117,10 @@ def sentence(event: Event) -> str:
             return f"configuration {body.get('version')} applied by {body.get('applied_by')}{login}"
         case EventKind.CLOCK_MOVED:
             return f"test clock moved by {body.get('seconds')} s"
+        case EventKind.ERASED:
+            return f"personal fields erased, said by {body.get('by')}"
+        case EventKind.RESTORED:
+            return f"restored, said by {body.get('by')}: incarnation {body.get('incarnation')}, sending held"
 
 
 def chain_hash(event: Event) -> bytes:

@@ -81,6 +81,16 @@ async def latest_about(conn: Connection, operation_id: UUID, since: datetime) ->
     return "" if row is None else str(row["event_id"])
 
 
+async def forget(conn: Connection, before: datetime) -> int:
+    """Delete taken events that came before this moment and at least a month ago (owner's role); how many."""
+    gone = await conn.execute(
+        "delete from inbox_events where taken_at is not null"
+        " and received_at < least(%s, ledger_now() - interval '30 days')",
+        [before],
+    )
+    return gone.rowcount
+
+
 async def concerned(conn: Connection, event: InboxEvent) -> list[Operation]:
     """Whom the event is a reason to wake: whoever its effect names; else whose receipt it is; else all open on the target.
 

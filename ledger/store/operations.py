@@ -24,7 +24,7 @@ COLUMNS: Final[LiteralString] = (
     " supersedes::text, equivalence_key, policy_version, config_version,"
     " canonical, request_digest, fingerprint, approval_expires_at, idempotency_key, kid, token, state, reason, people_needed,"
     " fence, lease_until, frozen_request, frozen_contract, proposed_at, first_claimed_at, ended_at, next_step,"
-    " next_step_at, review_at, look_again_at, receipt, standing, event_count, head_hash "
+    " next_step_at, review_at, look_again_at, receipt, standing, event_count, head_hash, erased_at "
 )
 _FIND: Final[LiteralString] = "select" + COLUMNS + "from operations where operation_id = %s"
 _LOCK: Final[LiteralString] = "select" + COLUMNS + "from operations where operation_id = %s for update"

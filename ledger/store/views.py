@@ -98,7 +98,8 @@ async def open_workflows(conn: Connection, scope: str, limit: int = 1000) -> lis
     kind, _, name = scope.partition(":")
     rows = await (
         await conn.execute(
-            "select tenant, business_key from operations where (ended_at is null or next_step = 'follow') and (%(kind)s = 'all'"
+            "select tenant, business_key from operations where (ended_at is null or next_step = 'follow')"
+            " and (%(kind)s in ('all', 'restored')"
             " or %(kind)s = 'tenant' and tenant = %(name)s or %(kind)s = 'provider' and provider = %(name)s"
             " or %(kind)s = 'operation' and operation_id::text = %(name)s) order by proposed_at limit %(limit)s",
             {"kind": kind, "name": name, "limit": limit},

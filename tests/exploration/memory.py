@@ -35,6 +35,7 @@ from ledger.store import (
 from providers.port import Credential
 from tests.exploration.shapes import ACCOUNT, document, kid_of
 
+HOLD = holds.Hold("all", held=True, since=None, reason="")
 CREDENTIAL = Credential(ACCOUNT, False, "none")
 MOVING = [
     *("state", "reason", "people_needed", "fence", "lease_until", "first_claimed_at", "ended_at", "next_step"),
@@ -299,7 +300,7 @@ def _replaced() -> list[tuple[Any, str, Any]]:
         (attempts, "read_sightings", _read_sightings),
         (events, "append", _append),
         (events, "append_move", _append_move),
-        (holds, "in_force", _answering(lambda desk, operation: ["all"] if desk.held else [])),
+        (holds, "in_force", _answering(lambda desk, operation: [HOLD] if desk.held else [])),
         (configuration, "in_force", _answering(lambda desk: (1, document(desk.config)))),
         (clock, "ahead_seconds", _answering(lambda desk: desk.ahead)),
         (statements, "of_operation", _said),

@@ -501,6 +501,8 @@ async def a_book(postgres: Postgres) -> AsyncIterator[Book]:
     postgres.create_database(name, template=TEMPLATE)
     with psycopg.connect(postgres.dsn(), autocommit=True) as conn:
         conn.execute(sql.SQL("alter database {} owner to {}").format(sql.Identifier(name), sql.Identifier(OWNER)))
+    with psycopg.connect(postgres.dsn(name), autocommit=True) as conn:
+        conn.execute("update ledger_identity set home = ledger_home()")  # else a copy takes itself for restored
     # At least as many connections as any test holds at one time, so that the races are about locks and not about these.
     ledger = Ledger(postgres.dsn(name, user=WORKER, password=PASSWORD), max_size=24, timeout=PATIENCE)
     await ledger.open()
