@@ -20,7 +20,7 @@ keep() {
 
 mkdir -p "$dir"
 chmod 700 "$dir"
-for holder in owner worker inbox reader; do
+for holder in owner worker inbox reader codec; do
   mkdir -p "$dir/$holder"
   chmod 755 "$dir/$holder"
 done
@@ -31,5 +31,10 @@ keep owner/effects_owner_dsn "postgresql://effects_owner:$(random)@$address/ledg
 keep worker/effects_ledger_dsn "postgresql://effects_worker_login:$(random)@$address/ledger"
 keep inbox/effects_inbox_dsn "postgresql://effects_inbox_login:$(random)@$address/ledger"
 keep reader/effects_ledger_dsn "postgresql://effects_reader_login:$(random)@$address/ledger"
+# what encrypts in Temporal: whoever runs workflows, reads or decrypts for the Web UI has the same key
+keep worker/payload_key "$(head -c 32 /dev/urandom | base64)"
+keep reader/payload_key "$(cat "$dir/worker/payload_key")"
+keep codec/payload_key "$(cat "$dir/worker/payload_key")"
+keep codec/codec_token "$(random)"
 echo "Add with \`install -m 444\`: what tenants.toml names, one file each, into $dir/worker; Stripe's signing secret as"
 echo "$dir/inbox/stripe_webhook."

@@ -33,7 +33,7 @@ from devstack.stripe_standin.launch import StandInProcess
 from devstack.stripe_standin.webhooks import deliver
 from devstack.temporal_server import TemporalServer
 from workflows.client import propose, sign
-from workflows.converter import data_converter
+from workflows.converter import converter_with
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
@@ -50,6 +50,7 @@ class Deployed:
     stripe: StandInProcess
     household: Household
     inbox_port: int = field(default_factory=free_port)
+    codec_port: int = field(default_factory=free_port)
     metrics_port: dict[str, int] = field(default_factory=dict)
 
     def environment(self, name: str) -> dict[str, str]:
@@ -62,6 +63,8 @@ class Deployed:
             "EFFECTS_INBOX_HOST": LOOPBACK,
             "EFFECTS_INBOX_PORT": str(self.inbox_port),
             "EFFECTS_INBOX_ACCOUNT": self.household.document.bindings[0].account,
+            "EFFECTS_CODEC_HOST": LOOPBACK,
+            "EFFECTS_CODEC_PORT": str(self.codec_port),
             "EFFECTS_METRICS_HOST": LOOPBACK,
             "EFFECTS_METRICS_PORT": str(self.metrics_port.setdefault(name, free_port())),
         }
@@ -98,20 +101,24 @@ class Deployed:
             self.command(name), name=name, log=log, env=self.environment(name), cwd=self.folder, grace_seconds=30
         )
 
+    def of(self, holder: str) -> dict[str, str]:
+        """What README tells somebody to set who works from another machine."""
+        folder = str(self.folder / "secrets" / holder)
+        return self.environment("register") | {"EFFECTS_SECRETS_DIR": folder, "EFFECTS_PAYLOAD_KEYS": "payload_key"}
+
     def effects(self, holder: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """The command line with somebody's secrets."""
-        env = self.environment("register") | {"EFFECTS_SECRETS_DIR": str(self.folder / "secrets" / holder)} | more
+        env = self.of(holder) | more
         command = [sys.executable, "-m", "starter", *words]
         return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=60)
 
     def effects_each(self, holder: str, *commands: str) -> dict[str, int]:
         """Several commands in one process, which is quicker; the exit code of each."""
         program = "import sys, starter; print([starter.main(words.split()) for words in sys.argv[1:]], file=sys.stderr)"
-        env = self.environment("register") | {"EFFECTS_SECRETS_DIR": str(self.folder / "secrets" / holder)}
         ran = subprocess.run(
             [sys.executable, "-c", program, *commands],
             cwd=self.folder,
-            env=env,
+            env=self.of(holder),
             capture_output=True,
             text=True,
             timeout=60,
@@ -119,9 +126,9 @@ class Deployed:
         assert ran.returncode == 0, ran.stderr
         return dict(zip(commands, json.loads(ran.stderr.splitlines()[-1]), strict=True))
 
-    def dsn(self, holder: str, setting: str = "effects_ledger_dsn") -> str:
+    def secret(self, holder: str, name: str = "effects_ledger_dsn") -> str:
         """What stands in somebody's file."""
-        return (self.folder / "secrets" / holder / setting).read_text().strip()
+        return (self.folder / "secrets" / holder / name).read_text().strip()
 
 
 @pytest.fixture
@@ -159,18 +166,19 @@ def _make_logins(postgres: Postgres, secrets: Path, mounted: Path) -> None:
 
 
 async def test_the_deployed_topology_refunds_and_survives_a_kill(deployed: Deployed) -> None:
-    """One-shots, two workers, inbox; a refund that waits for a person while the worker that has it in mind is killed.
+    """One-shots, two workers, inbox, codec; a refund that waits for a person while the worker that has it in mind is killed.
 
     The judge is the stand-in's journal. Red: grant `effects_worker` nothing in deploy/ledger-db/logins.sh; or take
     `register` out of docker-compose.yml.
     """
     prepared(deployed)
     workers = [deployed.start("worker-1"), deployed.start("worker-2")]
-    inbox = deployed.start("inbox")
+    inbox, codec = deployed.start("inbox"), deployed.start("codec")
     try:
         for worker in workers:
             await until_it_polls(worker)
-        client = await Client.connect(deployed.temporal.address, namespace="effects", data_converter=data_converter)
+        converter = converter_with("payload_key", lambda name: deployed.secret("reader", name))
+        client = await Client.connect(deployed.temporal.address, namespace="effects", data_converter=converter)
         at_once, waiting = proposal(deployed, 1_500), proposal(deployed, 5_000)
         assert (await settled(client, at_once, "succeeded")).receipt == journal(deployed, at_once)[0].refund
         assert (await settled(client, waiting, "awaiting_approval")).until
@@ -179,12 +187,13 @@ async def test_the_deployed_topology_refunds_and_survives_a_kill(deployed: Deplo
         answer = await settled(client, waiting, "succeeded")
         assert [effect.refund for effect in journal(deployed, waiting)] == [answer.receipt]
         await tell_the_inbox(deployed, inbox, waiting)
+        await codec_answers(deployed, codec)
         readers_see(deployed, answer)
-        survivor.signal(signal.SIGTERM)
-        inbox.signal(signal.SIGTERM)
-        assert (survivor.wait(30), inbox.wait(30)) == (0, 0), survivor.log_tail()
+        for child in (survivor, inbox, codec):
+            child.signal(signal.SIGTERM)
+        assert [child.wait(30) for child in (survivor, inbox, codec)] == [0] * 3, survivor.log_tail()
     finally:
-        for child in (*workers, inbox):
+        for child in (*workers, inbox, codec):
             child.kill()
 
 
@@ -199,7 +208,7 @@ def prepared(deployed: Deployed) -> None:
     text = policy.read_text()
     policy.write_text(text.replace("= 2000", "= 1999", 1))
     stolen = ["config", "apply", str(policy.parent), "--by", "mallory", "--yes"]
-    refused = deployed.effects("worker", *stolen, EFFECTS_OWNER_DSN=deployed.dsn("worker"))
+    refused = deployed.effects("worker", *stolen, EFFECTS_OWNER_DSN=deployed.secret("worker"))
     policy.write_text(text)
     assert refused.returncode == 5 and "permission denied" in refused.stderr, refused
     with psycopg.connect(deployed.postgres.dsn("ledger")) as conn:
@@ -210,7 +219,7 @@ def prepared(deployed: Deployed) -> None:
         applied = conn.execute("select body::json ->> 'applied_by' from events where kind = 'config_applied'")
         assert applied.fetchall() == [("mira",)]
         assert conn.execute("select count(*) from clock").fetchone() == (0,)
-    with psycopg.connect(deployed.dsn("owner", "effects_owner_dsn"), autocommit=True) as conn:
+    with psycopg.connect(deployed.secret("owner", "effects_owner_dsn"), autocommit=True) as conn:
         for tried in (
             "create role mine",
             "create database mine",
@@ -262,6 +271,7 @@ def journal(deployed: Deployed, asked: Proposal) -> list[Any]:
 async def kill_the_one_that_has_it(client: Client, asked: Proposal, workers: list[Child]) -> Child:
     """SIGKILL of the worker that did the workflow's last task, so that the other must take it over; the other one."""
     history = await client.get_workflow_handle(f"{asked.tenant}/{asked.business_key}").fetch_history()
+    assert asked.requested_by not in str(history.events)  # encrypted, as docker-compose.yml says
     done = [e.workflow_task_completed_event_attributes.identity for e in history.events]
     last = [identity for identity in done if identity][-1]
     (killed,) = [worker for worker in workers if last.startswith(f"{worker.pid}@")]
@@ -278,6 +288,16 @@ def approve(deployed: Deployed, asked: Proposal) -> None:
     assert said.returncode == 0, (said.stdout, said.stderr)
 
 
+async def codec_answers(deployed: Deployed, codec: Child) -> None:
+    """To whoever comes from the Web UI's address."""
+    origin = SERVICES["codec"]["environment"]["EFFECTS_CODEC_ORIGIN"]
+    async with httpx.AsyncClient(trust_env=False, base_url=f"http://{LOOPBACK}:{deployed.codec_port}") as http:
+        assert (await http.get("/health")).status_code == 200, codec.log_tail()
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        allowed = await http.options("/decode", headers=asked)
+    assert allowed.headers["access-control-allow-origin"] == origin
+
+
 async def tell_the_inbox(deployed: Deployed, inbox: Child, asked: Proposal) -> None:
     """What Stripe would deliver is kept under the inbox's own login; what nobody signed is not."""
     url = f"http://{LOOPBACK}:{deployed.inbox_port}"
@@ -287,7 +307,7 @@ async def tell_the_inbox(deployed: Deployed, inbox: Child, asked: Proposal) -> N
     for secret, code in ((WEBHOOK_SECRET, 200), ("whsec_stolen", 400)):
         assert (await asyncio.to_thread(deliver, f"{url}/stripe", event, secret)).status_code == code
     refused = pytest.raises(psycopg.errors.InsufficientPrivilege)
-    with psycopg.connect(deployed.dsn("inbox", "effects_inbox_dsn")) as conn, refused:
+    with psycopg.connect(deployed.secret("inbox", "effects_inbox_dsn")) as conn, refused:
         conn.execute("select * from inbox_events")
 
 
@@ -299,7 +319,7 @@ def readers_see(deployed: Deployed, answer: Answer) -> None:
         "verify", "audit --wait 0", "migrate --check", f"config diff {config}",
     )  # fmt: skip
     assert set(said.values()) == {0}, said
-    with psycopg.connect(deployed.dsn("reader"), autocommit=True) as conn:
+    with psycopg.connect(deployed.secret("reader"), autocommit=True) as conn:
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             conn.execute("create temp table mine (x int)")
         conn.execute("set default_transaction_read_only = off")

