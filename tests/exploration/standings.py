@@ -30,7 +30,7 @@ def told_as_it_is(system: System, before: Moment, step: Step) -> str:
 
 def void_is_told_as_void(system: System, before: Moment, step: Step) -> str:
     """What the ledger once heard or saw to be void it never tells as an effect, whatever comes late."""
-    for was, number in zip(before.rows, step.after.rows, strict=True):
+    for was, number in _changed(before, step):
         rows = system.bench.rows[number]
         operation = rows.operation
         told = operation.state is State.SUCCEEDED and operation.standing is not Standing.VOID
@@ -41,7 +41,7 @@ def void_is_told_as_void(system: System, before: Moment, step: Step) -> str:
 
 def what_was_undone_goes_to_people(system: System, before: Moment, step: Step) -> str:
     """A receipt that turned void after the end is a contradiction: listed, and followed no longer."""
-    for number in step.after.rows:
+    for _, number in _changed(before, step):
         rows = system.bench.rows[number]
         if rows.operation.state is State.SUCCEEDED and rows.operation.standing is Standing.VOID:
             if not rows.contradicted:
@@ -53,9 +53,9 @@ def what_was_undone_goes_to_people(system: System, before: Moment, step: Step) -
 
 def nobody_is_alarmed_for_nothing(system: System, before: Moment, step: Step) -> str:
     """An end is listed as contradicted only where its receipt is void, or another effect of it is known that is not."""
-    for was, number in zip(before.rows, step.after.rows, strict=True):
+    for was, number in _changed(before, step):
         rows = system.bench.rows[number]
-        if number == was or rows.alarm == system.bench.rows[was].alarm:
+        if rows.alarm == system.bench.rows[was].alarm:
             continue
         operation = rows.operation
         known = receipts(rows, [*rows.sightings])
@@ -68,7 +68,7 @@ def nobody_is_alarmed_for_nothing(system: System, before: Moment, step: Step) ->
 
 def pending_is_followed(system: System, before: Moment, step: Step) -> str:
     """Whoever succeeded with what is pending says when it is read again, and whoever is woken reads what can change."""
-    for number in step.after.rows:
+    for _, number in _changed(before, step):
         operation = system.bench.rows[number].operation
         pending = operation.state is State.SUCCEEDED and operation.standing is Standing.PENDING
         if pending and (operation.next_step != "follow" or operation.next_step_at is None):
@@ -105,6 +105,13 @@ def blocked_only_by_what_is_held(system: System, before: Moment, step: Step) -> 
         if not any(_holds(rows) for rows in others) and not any(e.living for e in reading.effects):
             return f"operation {step.i} is blocked as {after.reason}, and nothing is held or there"
     return ""
+
+
+def _changed(before: Moment, step: Step) -> list[tuple[int, int]]:
+    """The numbers of rows that this step changed, before and after."""
+    if before.rows == step.after.rows:
+        return []
+    return [(was, number) for was, number in zip(before.rows, step.after.rows, strict=True) if was != number]
 
 
 def _known_void(rows: Rows) -> bool:
