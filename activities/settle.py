@@ -1,5 +1,6 @@
 """Turns recorded evidence into moves: read facts under the lock, ask `recovery.decide`, move along the edge it names."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -229,8 +230,11 @@ async def _wait(conn: Connection, operation: Operation, decision: Decision, fact
 
 
 async def note_standing(conn: Connection, operation: Operation, standing: Standing, at: datetime) -> Operation:
-    """A receipt's standing as re-read at the provider. Good or pending that turns void is a contradiction: alert."""
-    if standing is operation.standing:
+    """A receipt's standing as re-read at the provider. Good or pending that turns void is a contradiction: alert.
+
+    Void stays void: whoever read something else read it earlier, and was stopped before writing it down.
+    """
+    if operation.standing in (standing, Standing.VOID):
         return operation
     assert operation.receipt is not None and operation.standing is not None
     told = {"receipt": operation.receipt, "standing": standing.value, "before": operation.standing.value}
@@ -245,3 +249,21 @@ async def note_standing(conn: Connection, operation: Operation, standing: Standi
         what = {"what": "the effect exists no longer: its receipt turned void", **told}
         operation = await events.append(conn, operation, EventKind.CONTRADICTION, what)
     return operation
+
+
+async def against_end(conn: Connection, operation: Operation, receipts: Collection[str], what: str) -> Operation:
+    """Evidence of these receipts came after the end, and is recorded: what speaks against the end is alerted and listed, once.
+
+    The receipt that it ended with is void, or another effect of ours is there. The end is not moved.
+    """
+    every = await attempts.read_attempts(conn, operation.operation_id)
+    known = recovery.known_receipts(every, await attempts.read_sightings(conn, operation.operation_id))
+    void = {receipt for receipt in receipts if known.get(receipt, Standing.VOID) is Standing.VOID}
+    if operation.receipt in void & known.keys():
+        operation = await note_standing(conn, operation, Standing.VOID, await now(conn))
+    living = sorted(set(receipts) - void - {operation.receipt})
+    body = {"what": f"ended as {operation.state}, but {what}", "receipts": living}
+    if not living or body == await events.latest_body(conn, operation.operation_id, EventKind.CONTRADICTION):
+        return operation  # every webhook about it makes it look again
+    await operations.mark_contradicted(conn, operation.operation_id)
+    return await events.append(conn, operation, EventKind.CONTRADICTION, body)
