@@ -57,8 +57,10 @@ class Rows(NamedTuple):
     alarm: str = ""  # the body of its latest contradiction
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for rows that no decision can tell apart."""
+        """Equal for rows that no decision can tell apart, nor an invariant: those ask why something was blocked."""
+        blocked = self.operation.reason if self.operation.state is State.BLOCKED else ""
         return (
+            blocked,
             tuple(getattr(self.operation, name) for name in KEYED),
             tuple(attempt_key(a) for a in self.attempts),
             tuple(sighting_key(s) for s in self.sightings),
