@@ -21,10 +21,12 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.approve import Approve
+from activities.audit import Audit
 from activities.dispatch import Dispatch
 from activities.hold import Hold
 from activities.measuring import measuring
 from activities.metrics import Meters, runtime
+from activities.notices import posting
 from activities.observe import Observing, configure_logging
 from activities.ports import Ports, Secrets
 from activities.propose import Propose
@@ -43,23 +45,25 @@ from ledger.store.database import Ledger
 from ledger.store.migrate import check, migrate
 from providers.port import Credential
 from providers.registry import Registry, default_registry
-from workflows.converter import data_converter
+from workflows.audit import AuditWorkflow
+from workflows.converter import converter_with
 from workflows.events import TakeEventsWorkflow
 from workflows.hold import HoldWorkflow
 from workflows.operation import SEARCH_ATTRIBUTES, OperationWorkflow
 from workflows.order_to_invoice import OrderToInvoiceWorkflow
 from workflows.polling import pollers, stuck
-from workflows.waking import schedule_events, signal
+from workflows.waking import TemporalRuns, schedule_audit, schedule_events, signal
 
 log = structlog.get_logger()
 
 
-async def connect(on: Runtime | None = None) -> Client:
+async def connect(settings: Settings, on: Runtime | None = None) -> Client:
     """A Temporal client by TEMPORAL_… variables or its own config file; raises with the address that did not answer."""
+    converter = converter_with(settings.payload_keys, Secrets(settings.secrets_dir).read)
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "localhost:7233")
     try:
-        return await Client.connect(**config, data_converter=data_converter, runtime=on)
+        return await Client.connect(**config, data_converter=converter, runtime=on)
     except (RPCError, RuntimeError, OSError) as error:
         address = config["target_host"]
         raise Refused(
@@ -79,7 +83,7 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
     ledger = Ledger(settings.ledger_dsn, max_size=settings.pool_size, count=meters.count)
     await ledger.open()
     try:
-        client = await connect(told_on)
+        client = await connect(settings, told_on)
         registry = default_registry(settings.stripe_base_url)
         secrets = Secrets(settings.secrets_dir)
         await check_ledger(ledger, settings)
@@ -94,6 +98,7 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
             seam=seam(settings.seam if settings.dev else ""),
             wake=waker(client),
             look_now=partial(look_now, client, settings.task_queue),
+            runs=TemporalRuns(client, settings.task_queue),
             meters=meters,
         )
         async with AsyncExitStack() as opened:
@@ -102,6 +107,10 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
                 await schedule_events(
                     client, timedelta(seconds=settings.take_events_every), task_queue=settings.task_queue
                 )
+            if settings.audit_every:
+                await schedule_audit(client, timedelta(seconds=settings.audit_every), task_queue=settings.task_queue)
+            if settings.notices_url:
+                await opened.enter_async_context(posting(settings, ledger))
             if settings.metrics_port:
                 await opened.enter_async_context(telling(ledger, meters, client, settings))
             if settings.inbox_port:
@@ -152,7 +161,7 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow, TakeEventsWorkflow],
+        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow, TakeEventsWorkflow, AuditWorkflow],
         activities=[
             propose.propose,
             propose.judge,
@@ -165,6 +174,7 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
             take_order.plan_order,
             take_order.order_steps,
             TakeEvents(ports).take_events,
+            Audit(ports).audit,
         ],
         interceptors=[Observing()],
         build_id=version("effect-ledger"),  # left out, the SDK reads every loaded module to make one up

@@ -60,8 +60,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("effect_ledger_contradictions_last_day", Kind.GAUGE, (), "contradictions found in the last 24 hours"),
     Metric("effect_ledger_held", Kind.GAUGE, (), "scopes in which nothing is sent"),
     Metric("effect_ledger_inbox_waiting", Kind.GAUGE, (), "webhooks that woke nobody yet"),
+    Metric("effect_ledger_notices_unheard", Kind.GAUGE, (), "notices that were posted and that no receiver has acknowledged yet"),
     Metric("effect_ledger_audit_differences", Kind.GAUGE, (),
-           "what the last comparison of the ledger with the world, or of its chains with themselves, found; shown once one ran"),
+           "what audits found between the ledger and what providers list, and what does not fit still"),
     Metric("effect_ledger_read_timestamp_seconds", Kind.GAUGE, (), "when the gauges above were last read, as Unix time"),
     Metric("effect_ledger_pollers", Kind.GAUGE, (), "workers that Temporal saw polling our task queue in the last 70 seconds"),
     Metric("effect_ledger_temporal_timestamp_seconds", Kind.GAUGE, (), "when Temporal last told the pollers, as Unix time"),
@@ -151,6 +152,8 @@ class Meters:
         self._set("effect_ledger_contradictions_last_day", read.contradictions_last_day)
         self._set("effect_ledger_held", read.held)
         self._set("effect_ledger_inbox_waiting", read.inbox_waiting)
+        self._set("effect_ledger_notices_unheard", read.notices_unheard)
+        self._set("effect_ledger_audit_differences", read.audit_differences)
         self._set("effect_ledger_read_timestamp_seconds", time.time())
 
     def pollers(self, number: int) -> None:
@@ -161,10 +164,6 @@ class Meters:
     def stuck(self, number: int) -> None:
         """How many workflows Temporal reports as stuck just now."""
         self._set("effect_ledger_workflows_stuck", number)
-
-    def audit_differences(self, number: int) -> None:
-        """What the last audit, or verification, of the ledger found."""
-        self._set("effect_ledger_audit_differences", number)
 
     def pool(self, numbers: Mapping[str, int]) -> None:
         """The connection pool's own numbers since the last reading (names of psycopg_pool)."""

@@ -115,7 +115,7 @@ async def _read(conn: Connection, address: str) -> LedgerSeen:
 
 async def _temporal(given: Settings) -> TemporalSeen:
     try:
-        temporal = await connected(given.task_queue)
+        temporal = await connected(given)
         async with temporal.calling():
             polling = await pollers(temporal.client, given.task_queue)
         try:

@@ -29,7 +29,7 @@ async def sign_about(
         claims = Claims.make(typ=typ, sub=scope, reason=reason, **one.times(LONGEST_SECONDS))
         if not agreed(voice, claims, one, yes=yes):
             return not_signed(scope=scope)
-        temporal = await connected(given.task_queue)
+        temporal = await connected(given)
         answer = await temporal.hold(claims.jti, sign(claims, one.key, one.kid))
     if not answer.accepted:
         raise Refused(answer.rule, answer.message)

@@ -36,7 +36,7 @@ class Reader:
         except psycopg.errors.UndefinedTable as error:
             raise Refused("schema_missing", "that database holds no ledger: `effects migrate`") from error
         except psycopg.errors.InsufficientPrivilege as error:
-            raise Refused("login_too_weak", "this login may not read the ledger: use the worker's") from error
+            raise Refused("login_too_weak", "this login may not read the ledger: use the reader's") from error
         except psycopg.OperationalError as error:
             raise Silent("Postgres", self._address, first_line(error)) from error
         except psycopg.Error as error:

@@ -61,7 +61,10 @@ async def _serve(stack: Stack, environment: Path) -> int:
 
     def start() -> Child:
         return stack.worker(
-            EFFECTS_INBOX_PORT=str(port), EFFECTS_METRICS_PORT=str(metrics), EFFECTS_TAKE_EVENTS_EVERY="60"
+            EFFECTS_INBOX_PORT=str(port),
+            EFFECTS_METRICS_PORT=str(metrics),
+            EFFECTS_TAKE_EVENTS_EVERY="60",
+            EFFECTS_AUDIT_EVERY="600",
         )
 
     worker = start()

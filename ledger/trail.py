@@ -111,7 +111,8 @@ def sentence(event: Event) -> str:
         case EventKind.RELEASED:
             return f"sending released for {body.get('scope')} by {body.get('person')}"
         case EventKind.CONFIG_APPLIED:
-            return f"configuration {body.get('version')} applied by {body.get('applied_by')}"
+            login = f" (login {body['login']})" if body.get("login") else ""
+            return f"configuration {body.get('version')} applied by {body.get('applied_by')}{login}"
         case EventKind.CLOCK_MOVED:
             return f"test clock moved by {body.get('seconds')} s"
 

@@ -51,7 +51,9 @@ select
   (select count(*) from operations where contradicted) as contradicted,
   (select count(*) from events, moment where kind = 'contradiction' and at > now - interval '1 day') as contradictions_last_day,
   (select count(*) from holds where held) as held,
-  (select count(*) from inbox_events where taken_at is null) as inbox_waiting"""
+  (select count(*) from inbox_events where taken_at is null) as inbox_waiting,
+  (select count(*) from notices where ended_at is null and tries > 0) as notices_unheard,
+  (select count(*) from audit_findings where gone_at is null and action <> '') as audit_differences"""
 )
 
 _UNKNOWN: Final[LiteralString] = (
@@ -79,6 +81,8 @@ class Gauges:
     contradictions_last_day: int
     held: int  # scopes in which nothing is sent
     inbox_waiting: int  # webhooks that woke nobody yet
+    notices_unheard: int  # notices that were posted, and that no receiver has acknowledged
+    audit_differences: int  # what audits found at providers, and what fits no better since
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,12 @@ async def by_key(conn: Connection, tenant: str, business_key: str) -> Operation 
     return None if row is None else from_row(row)
 
 
+async def recorded(conn: Connection, workflow_id: str) -> bool:
+    """Whether the ledger has the operation of this workflow id."""
+    tenant, _, business_key = workflow_id.partition("/")
+    return await by_key(conn, tenant, business_key) is not None
+
+
 async def by_prefix(conn: Connection, prefix: str) -> list[Operation]:
     """Operations whose id begins so: none, one, or two when the prefix is too short."""
     rows = await (await conn.execute(_BY_PREFIX, [prefix])).fetchall()

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from google.protobuf.json_format import MessageToJson
 from psycopg import sql
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
@@ -25,28 +26,37 @@ from tests.conftest import Door, Rig
 from tests.providers.test_mail_archive import OPERATION, archived, look
 from tests.recovery.order_world import FINAL_DOT, Job
 from tests.recovery.test_receivers_faults import LETTER, NEW_DATE, Aim, aside
+from tests.workflows.encrypted import encrypting, payloads_in
+from workflows.codec import EncryptionCodec
 from workflows.names import order_id
 
 PAGE = Path(__file__).parents[2] / "docs" / "personal-data.md"
 TABLE = "## Where each stands\n"  # the heading above it
 LOG = "the worker's log"
+WITHOUT_KEY = "Temporal, read without the key"
+KEY = "payload_key_1"
 
 
-async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig) -> None:
-    """Red: log `input.args` in activities/observe.py, put `requested_by` into `progress._details`, or log a refused body."""
+@pytest.mark.parametrize("keys", ["", KEY], ids=["plain", "encrypted"])
+async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig, keys: str) -> None:
+    """Red: log `input.args` in activities/observe.py, put `requested_by` into `progress._details`, or log a refused body;
+    leave the codec out in worker.py.
+    """
+    ours = await encrypting(rig, keys)
     person, reference = f"canary.{uuid.uuid4().hex}@example.com", f"canary-{uuid.uuid4().hex}"
     target = rig.payment()
     proposal = rig.proposal(
         target, amount=5_000, requested_by=person, evidence=[{"kind": "mail", "reference": reference}]
     )
     port = free_port()
-    rig.stack.worker(EFFECTS_LOG_LEVEL="debug", EFFECTS_BACKOFF="0.2", EFFECTS_INBOX_PORT=str(port))
+    told = {"EFFECTS_LOG_LEVEL": "debug", "EFFECTS_BACKOFF": "0.2", "EFFECTS_PAYLOAD_KEYS": keys}
+    rig.stack.worker(**told, EFFECTS_INBOX_PORT=str(port))
     rig.stack.stripe.control.fault("lost-answer", payment_intent=target)
-    answer = await rig.propose(proposal)
+    answer = await ours.propose(proposal)
     approval = await rig.signed(answer.operation_id, "alice", "approval")
-    await rig.decide(proposal, approval)
+    await ours.decide(proposal, approval)
     await rig.until(answer.operation_id, "succeeded")
-    handle = rig.handle(proposal)
+    handle = ours.handle(proposal)
     await handle.result()
     history = readable(str((await handle.fetch_history()).events))  # the event starts another run
     door = Door(f"http://{LOOPBACK}:{port}/stripe", rig)
@@ -61,13 +71,13 @@ async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig) -> N
     assert event["id"] in log and WEBHOOK_SECRET not in log
     assert answer.operation_id in log
     described = str((await handle.describe()).raw_description)
-    details = str((await rig.propose(proposal)).model_dump())
+    details = str((await ours.propose(proposal)).model_dump())
     for canary in (person, reference, proposal.token, approval["proof"], approval["statement"], SECRET_KEY):
         assert canary not in log, canary[:12]
         assert canary not in described
         assert canary not in details
-    # Inputs cross Temporal (encrypting them is the codec's work); the provider's secret never does.
-    assert person in history and SECRET_KEY not in history
+    # Inputs cross Temporal, where only a key hides them; the provider's secret never does.
+    assert (person in history) is (not keys) and SECRET_KEY not in history
 
 
 @pytest.mark.parametrize("said", ['{tag} BAD no search: TO "RECIPIENT"\r\n', "* BYE RECIPIENT\r\n"], ids=["bad", "bye"])
@@ -96,12 +106,15 @@ class Asked:
 async def test_what_stands_where_is_what_the_page_says(desk: Rig) -> None:
     """The table of docs/personal-data.md, in both directions: what is found stands in it, and what it says is found.
 
+    What Temporal keeps is encrypted, and searched twice: with the key, and as it is without.
+
     Red: log `input.args` in activities/observe.py; put `requested_by` into `progress._details` or a summary, or the facts of
     a preflight into its event; leave the recipient out of what `Mail.send` cuts; keep the comment in `records_of` of
-    tryton_delivery.py; take a kind out of the page, or put one in.
+    tryton_delivery.py; take a kind out of the page, or put one in; leave the failure converter out in converter.py.
     """
+    desk = await encrypting(desk, KEY)
     asked = await aside(ask, desk)
-    desk.stack.worker(EFFECTS_LOG_LEVEL="debug", EFFECTS_BACKOFF="0.2")
+    desk.stack.worker(EFFECTS_LOG_LEVEL="debug", EFFECTS_BACKOFF="0.2", EFFECTS_PAYLOAD_KEYS=KEY)
     await play(desk, asked)
     texts = await ledger(desk) | await temporal(desk, asked.order) | {LOG: log_of(desk)}
     assert await asked.order.id_of(Step.MAIL) in texts[LOG]
@@ -124,8 +137,8 @@ def page() -> dict[str, set[str]]:
     ]
     told: dict[str, set[str]] = {}
     for places, kinds, *_ in rows[2:]:  # below the heads and the line under them
-        for place in places.split(", "):
-            told[place.strip("`")] = set(kinds.split(", ")) - {"nothing"}
+        for place in re.findall(r"`([^`]+)`", places):
+            told[place] = set(kinds.split(", ")) - {"nothing"}
     return told
 
 
@@ -259,18 +272,27 @@ async def ledger(desk: Rig) -> dict[str, str]:
 
 
 async def temporal(desk: Rig, order: Job) -> dict[str, str]:
-    """What Temporal keeps of the order and of every operation, and what it shows."""
+    """What Temporal keeps of the order and of every operation, and what it shows: with the key, and without it."""
+    codec = desk.client.data_converter.payload_codec
+    assert isinstance(codec, EncryptionCodec)
     async with desk.ledger.transaction() as conn:
         rows = await (await conn.execute("select tenant || '/' || business_key as id from operations")).fetchall()
-    found = dict.fromkeys(("order history", "operation history", "visibility", "summaries", "current details"), "")
+    places = ("order history", "operation history", "visibility", "summaries", "current details", WITHOUT_KEY)
+    found = dict.fromkeys(places, "")
     for name in (order_id(order.order.tenant, order.order.order), *(row["id"] for row in rows)):
         handle = desk.client.get_workflow_handle(name)
-        events = (await handle.fetch_history()).events
+        fetched = await handle.fetch_history()
         described = (await handle.describe()).raw_description
+        opened, memo = (
+            [(where, codec.opened(payload)) for where, payload in payloads_in(kept)]
+            for kept in (fetched.to_json(), MessageToJson(described.workflow_execution_info))
+        )
         shown = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
-        found["order history" if name.startswith("order:") else "operation history"] += readable(str(events))
-        found["visibility"] += str(described.workflow_execution_info)
-        found["summaries"] += str(described.execution_config) + "".join(str(event.user_metadata) for event in events)
+        history = "order history" if name.startswith("order:") else "operation history"
+        found[history] += readable(f"{fetched.events} {opened}")
+        found[WITHOUT_KEY] += readable(f"{fetched.events} {described}")
+        found["visibility"] += f"{described.workflow_execution_info} {memo}"
+        found["summaries"] += str([inside for where, inside in opened if where.startswith("userMetadata")])
         found["current details"] += shown.current_details
     return found
 

@@ -185,6 +185,10 @@ _LARGE: tuple[LiteralString, ...] = (
          taken_at, woken)
        select 'bank', 'evt_' || receipt, 'acct', false, 't', proposed_at, proposed_at, operation_id, sha256(''), proposed_at, '{}'
          from operations where state = 'succeeded'""",
+    """insert into notices (operation_id, kind, event_number, due_at, tries, ended_at, ended)
+       select operation_id, 'review', 1, proposed_at, 1, proposed_at, 'posted' from operations where state = 'succeeded'""",
+    """insert into audit_findings (kind, name, action, what, found_at, gone_at)
+       select 'void', receipt, 'refund', '', proposed_at, proposed_at from operations where state = 'succeeded'""",
     "vacuum analyze",
 )
 
@@ -212,6 +216,8 @@ async def test_a_reading_costs_what_is_open_however_much_has_ended(own_book: Boo
         "operations_contradicted",
         "events_contradictions",
         "inbox_untaken",
+        "notices_waiting",
+        "one_open_finding",
     }
     assert used >= wanted, plan
     pages = sum(int(count) for count in re.findall(r"(?:hit|read)=(\d+)", plan.splitlines()[1]))

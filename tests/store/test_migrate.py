@@ -170,11 +170,14 @@ async def test_a_session_that_dies_is_unavailable(postgres: Postgres, empty: str
 
 
 TRIGGERS = {
+    "audit_findings": {"findings_kept", "findings_no_truncate"},
+    "audits": {"audits_append_only", "audits_no_truncate"},
     "attempts": {"attempts_guard", "attempts_kept"},
     "config_versions": {"config_append_only"},
     "edges": {"edges_append_only"},
-    "events": {"events_append_only", "events_chain", "events_no_truncate"},
+    "events": {"events_append_only", "events_chain", "events_no_truncate", "events_notice", "events_of_the_owner"},
     "inbox_events": {"inbox_guard", "inbox_kept", "inbox_no_truncate"},
+    "notices": {"notices_kept", "notices_no_truncate"},
     "operations": {
         "operations_guard",
         "operations_kept",
@@ -196,8 +199,13 @@ UNIQUE = {
     "holds_pkey",
     "inbox_events_pkey",
     "ledger_identity_pkey",
+    "notices_pkey",
     "one_event",
     "one_open_attempt",
+    "audit_findings_pkey",
+    "audit_places_pkey",
+    "audits_pkey",
+    "one_open_finding",
     "one_operation_per_intent",
     "one_revision",
     "one_operation_per_receipt",
@@ -210,10 +218,14 @@ UNIQUE = {
     "targets_pkey",
 }
 WORKER_WRITES = {
+    "audit_findings": {"INSERT", "UPDATE (gone_at what)"},
+    "audit_places": {"INSERT", "UPDATE (began_at go_on listed_until)"},
+    "audits": {"INSERT"},
     "attempts": {"INSERT", "UPDATE (answered_at detail hint late_send_at outcome receipt standing stored)"},
     "events": {"INSERT"},
     "holds": {"INSERT", "UPDATE (held reason since statement)"},
     "inbox_events": {"UPDATE (taken_at woken)"},
+    "notices": {"UPDATE (due_at ended ended_at problem tries)"},
     "operations": {
         "INSERT",
         "UPDATE (contradicted ended_at fence first_claimed_at frozen_contract frozen_request lease_until look_again_at"

@@ -213,7 +213,7 @@ def test_every_alert_says_what_to_do(alert: str, rule: str) -> None:
     (page, anchor) = re.findall(r"runbook: ([\w/.]+)#([\w-]+)$", rule, re.MULTILINE)[0]
     assert anchor in headings(ROOT / page)
     title = re.sub(r"(?<!^)(?=[A-Z])", " ", alert).capitalize()
-    section = (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    section = (ROOT / page).read_text().partition(f"\n### {title}\n")[2].partition("\n##")[0]
     assert command in section, f"{page} has no section {title} with {command}"
 
 
