@@ -1,5 +1,6 @@
 """How an unknown came to be known stands in the move that ends it, and whoever counts hears of what was committed, only."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -88,6 +89,30 @@ async def test_only_what_was_committed_is_counted(own_book: Book) -> None:
             (EventKind.JUNK_REFUSED, None, None),
         ]
         assert _subject(heard) == [moved.operation_id] * 2
+    finally:
+        await ledger.close()
+
+
+async def test_the_pool_counts_who_had_to_wait_under_the_names_that_are_told(own_book: Book) -> None:
+    """One connection, two who want it. Red: ask the pool for `get_stats`, which counts the same waits again and again."""
+    ledger = Ledger(own_book.dsn(WORKER), max_size=1)
+    await ledger.open()
+
+    async def use() -> None:
+        async with ledger.transaction():
+            pass
+
+    try:
+        ledger.pool_numbers()
+        async with ledger.transaction():
+            second = asyncio.create_task(use())
+            while not (found := ledger.pool_numbers()).get("requests_waiting"):
+                await asyncio.sleep(0.01)
+        await second
+        assert found["requests_queued"] == 1
+        after = ledger.pool_numbers()
+        assert after.get("requests_queued", 0) == 0 and after["requests_wait_ms"] >= 0
+        assert "requests_wait_ms" not in ledger.pool_numbers()
     finally:
         await ledger.close()
 

@@ -12,11 +12,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from temporalio.runtime import BUFFERED_METRIC_KIND_COUNTER, MetricBuffer, Runtime, TelemetryConfig
 
 from activities.metrics import METRICS, TEMPORALS, Kind, Meters, counted
 from ledger.model import Hint, Operation, Outcome
 from ledger.states import BlockReason, State
 from ledger.store.facts import Fact
+from ledger.store.gauges import Gauges
 from ledger.trail import EventKind
 from tests.unit.test_docs import command_of, headings
 
@@ -124,6 +126,56 @@ def test_every_event_can_be_counted_with_the_labels_of_the_catalogue() -> None:
 def test_a_count_that_goes_wrong_stops_nobody() -> None:
     """It is committed already. Red: let `Meters.count` raise: the activity would be tried again for a metric."""
     Meters().count([Fact(EventKind.MOVED, {"settled_by": "repeat"}, an_operation(), 10, State.IN_FLIGHT)])
+
+
+def told(buffer: MetricBuffer) -> dict[tuple[str, frozenset[tuple[str, Any]]], float]:
+    """The latest value of each gauge, and the sum of each counter, of ours."""
+    found: dict[tuple[str, frozenset[tuple[str, Any]]], float] = {}
+    for update in buffer.retrieve_updates():
+        if update.metric.name.startswith("effect_ledger"):
+            key = update.metric.name, frozenset(update.attributes.items())
+            before = found.get(key, 0) if update.metric.kind == BUFFERED_METRIC_KIND_COUNTER else 0
+            found[key] = before + update.value
+    return found
+
+
+@pytest.fixture
+def buffer() -> MetricBuffer:
+    """What is told, without a port."""
+    return MetricBuffer(10_000)
+
+
+@pytest.fixture
+def meters(buffer: MetricBuffer) -> Meters:
+    """Ours, on a runtime of this test's own."""
+    return Meters(Runtime(telemetry=TelemetryConfig(metrics=buffer, attach_service_name=False)).metric_meter)
+
+
+def read(**changes: Any) -> Gauges:
+    """A reading of a ledger in which there is nothing but this."""
+    nothing = {"operations": {}, "oldest": {}, "key_window_closes": None}
+    return Gauges(**dict.fromkeys((f.name for f in fields(Gauges)), 0) | nothing | changes)
+
+
+def test_what_is_gone_is_told_as_zero(meters: Meters, buffer: MetricBuffer) -> None:
+    """A gauge cannot be taken back: what was open would seem to be open for ever. Red: drop the first loop of `_set_all`."""
+    unknown, waiting = ("unknown", *WHAT.values()), ("awaiting_approval", *WHAT.values())
+    meters.ledger(read(operations={unknown: 2, waiting: 1}, oldest={"unknown": 70.0}, key_window_closes=900.0))
+    meters.ledger(read(operations={waiting: 3}))
+    found = told(buffer)
+    assert found["effect_ledger_operations", frozenset({"state": "unknown", **WHAT}.items())] == 0
+    assert found["effect_ledger_operations", frozenset({"state": "awaiting_approval", **WHAT}.items())] == 3
+    assert found["effect_ledger_oldest_seconds", frozenset({("state", "unknown")})] == 0
+    assert found["effect_ledger_key_window_closes_seconds", frozenset()] == float("inf")
+
+
+def test_waits_for_a_connection_are_told(meters: Meters, buffer: MetricBuffer) -> None:
+    """By psycopg_pool's own names; it leaves out what never happened. Red: misspell one of them."""
+    meters.pool({"requests_queued": 4, "requests_wait_ms": 1000, "requests_waiting": 2, "requests_errors": 1})
+    meters.pool({"pool_size": 1})
+    found = {name: value for (name, _), value in told(buffer).items()}
+    assert found["effect_ledger_pool_waits"] == 4 and found["effect_ledger_pool_refusals"] == 1
+    assert found["effect_ledger_pool_waiting"] == 0 and found["effect_ledger_pool_wait_seconds"] == 0
 
 
 def named(expression: str) -> set[str]:
