@@ -3,7 +3,7 @@
 It needs Python 3.11 and the package `cryptography`, and nothing of Effect Ledger: it follows the rules of docs/evidence.md,
 written down once more. Every `check_` function is one line of the answer, in this order. Exit code 0: all of them hold.
 1: at least one does not. 2: wrong usage. Without `--config SHA256` you believe the keys that stand in the bundle. Without
-`--checkpoint FILE --key X` you believe that this is the whole trail, and the only one there ever was.
+`--checkpoint FILE X`, X being its signer's public key, you believe that this is the whole trail, and that there was no other.
 """
 
 import argparse
@@ -12,9 +12,8 @@ import hashlib
 import json
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ EDGES = """
 15 unknown succeeded, 16 unknown rejected, 17 unknown approved, 18 unknown needs_review, 19 needs_review succeeded,
 20 needs_review rejected, 21 needs_review undetermined, 22 needs_review unknown, 23 needs_review rejected,
 23 needs_review approved"""
-MOVES = {tuple(edge.split()) for edge in EDGES.split(",")}
-# Every field of format v1: what is not expected is not believed.
+MOVES = {(int(number), source, target) for number, source, target in map(str.split, EDGES.split(","))}
+# Every field of format v1: what is not expected is not believed. An event of the ledger's that concerns others has no body.
 EVENT = "number at kind edge source target fence hash"
 TRAIL = "event_count head_hash events"
 TOP = "kind ledger configurations operation sheets statements unproved"
@@ -117,7 +116,8 @@ def in_time(claims: dict[str, Any], at: str) -> bool:
 class Bundle:
     """The parts of a bundle, read and not believed."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, known: list[str], checkpoint: list[str]) -> None:
+        self.known, self.checkpoint = known, checkpoint  # what the auditor has from elsewhere
         self.all: dict[str, Any] = read(text)
         self.ledger, self.operation = self.all["ledger"], self.all["operation"]
         self.bodies = {event["number"]: read(event["body"]) for event in self.operation["events"]}
@@ -158,12 +158,13 @@ def check_form(bundle: Bundle) -> None:
     parts += [(one, "version document") for one in bundle.all["configurations"]]
     parts += [(one, "statement scheme proof") for one in bundle.all["statements"]]
     parts += [(event, EVENT + " body") for event, _ in bundle.told()]
-    bodies = {True: " body", False: " body_digest"}  # what concerns others has no body
-    parts += [(event, EVENT + bodies[event["kind"] == "config_applied"]) for event in bundle.ledger["events"]]
+    parts += [
+        (e, EVENT + (" body" if e["kind"] == "config_applied" else " body_digest")) for e in bundle.ledger["events"]
+    ]
     for part, fields in parts:
         need(set(part) == set(fields.split()), f"missing or unknown: {set(part) ^ set(fields.split())}")
-        for name in {"version", "event_count", "number", "fence"} & set(part):
-            need(type(part[name]) is int, f"{name} is no number")
+        numbers = {"version", "event_count", "number", "fence"} & set(part)
+        need(all(type(part[name]) is int for name in numbers), "a number is none")
     need(bundle.all["kind"] == "effect-ledger/evidence/v1", "it is of another kind")
 
 
@@ -180,14 +181,15 @@ def check_chain(bundle: Bundle) -> None:
             need("" not in fields, f"event {number} has something empty")  # it would be hashed as nothing is
             words = ["" if field is None else str(field) for field in (stream, number, micros, *fields)]
             line = hashlib.sha256("\n".join(words).encode()).digest()
-            body = bytes.fromhex(sha256(event["body"]) if "body" in event else event["body_digest"])
-            before = hashlib.sha256(before + line + body).digest()
+            body = sha256(event["body"]) if "body" in event else event["body_digest"]
+            need(bytes.fromhex(body).hex() == body, f"event {number}: a digest in another form")
+            before = hashlib.sha256(before + line + bytes.fromhex(body)).digest()
             need((event["number"], event["hash"]) == (number, before.hex()), f"{stream}: event {number} does not fit")
-        head = (len(trail["events"]), before.hex())
-        need((trail["event_count"], trail["head_hash"]) == head, f"{stream} does not end in its head")
+        ends = trail["event_count"] == len(trail["events"]) and trail["head_hash"] == before.hex()
+        need(ends, f"{stream} does not end in its head")
 
 
-def check_configurations(bundle: Bundle, known: list[str]) -> None:
+def check_configurations(bundle: Bundle) -> None:
     """Every configuration in force meanwhile is there, as the ledger's own trail tells it, and known if you know any"""
     first, events = bundle.asked["config_version"], bundle.operation["events"]
     need(any(body["version"] == first for at, body in bundle.applied if at < events[0]["at"]), "it came later")
@@ -198,7 +200,7 @@ def check_configurations(bundle: Bundle, known: list[str]) -> None:
     for one in bundle.all["configurations"]:
         digest = sha256(one["document"])
         need(told[one["version"]] == digest, f"configuration {one['version']} is another one")
-        need(not known or digest in known, f"configuration {one['version']} is {digest}")
+        need(not bundle.known or digest in bundle.known, f"configuration {one['version']} is {digest}")
 
 
 def check_state(bundle: Bundle) -> None:
@@ -207,12 +209,11 @@ def check_state(bundle: Bundle) -> None:
     for event, _ in bundle.told():
         need((event["kind"] == "moved") == (event["edge"] is not None), f"event {event['number']} is half a move")
         if event["edge"] is not None:
-            move = (str(event["edge"]), event["source"] or "-", event["target"])
+            move = (event["edge"], event["source"] or "-", event["target"])
             need(move in MOVES and move[1] == state, f"event {event['number']} moves from {move[1]}, it was {state}")
             state = event["target"]
     need(state == bundle.operation["state"], f"the trail ends in {state}")
-    told = any(bundle.told("contradiction"))
-    need(bundle.operation["contradicted"] is told, "that there is evidence against the end is told otherwise")
+    need(bundle.operation["contradicted"] is any(bundle.told("contradiction")), "evidence against it is told otherwise")
 
 
 def check_identity(bundle: Bundle) -> None:
@@ -299,8 +300,7 @@ def check_authority(bundle: Bundle) -> None:
             said = bundle.signers(ENDED_BY_PEOPLE[edge], number).items()
             tenants = [bundle.standing(person, kid, at).get("operator_of", []) for person, kid in said]
             able = [one for one in tenants if {"*", asked["tenant"]} & set(one)]
-            wanted = 1 if body.get("read_at_provider") else 2
-            need(len(able) >= wanted, f"event {number}: {len(able)} operators said so")
+            need(len(able) >= 2 - bool(body.get("read_at_provider")), f"event {number}: {len(able)} operators said so")
 
 
 def check_sent(bundle: Bundle) -> None:
@@ -313,9 +313,10 @@ def check_sent(bundle: Bundle) -> None:
     told = [{name: body[name] for name in names} for _, body in opened]
     need(frozen == (told[-1] if told else dict.fromkeys(names)), "the trail tells of other frozen bytes")
     need(all(one[name] in (None, frozen[name]) for one in told for name in names), "something else was frozen before")
-    request = read(texts["request"] or "{}")
-    kept = (bundle.asked["idempotency_key"], bundle.asked["account"])
-    need(not request or (request["idempotency_key"], request["account"]) == kept, "under another key or account")
+    request = read(
+        texts["request"] or bundle.operation["canonical"]
+    )  # there is none where the effect was there already
+    need(all(request[name] == bundle.asked[name] for name in ("idempotency_key", "account")), "another key or account")
 
 
 def check_answers(bundle: Bundle) -> None:
@@ -335,9 +336,10 @@ def check_answers(bundle: Bundle) -> None:
     need(kept in (seen if bundle.operation["state"] == "succeeded" else [(None, None)]), "the trail does not prove it")
 
 
-def check_checkpoint(bundle: Bundle, file: Path, x: str) -> None:
+def check_checkpoint(bundle: Bundle) -> None:
     """The checkpoint is signed by the key that you gave, and both trails begin with what it says of them"""
-    *lines, last = file.read_text().splitlines(keepends=True)
+    file, x = bundle.checkpoint
+    *lines, last = Path(file).read_text().splitlines(keepends=True)
     seal = read(last)
     detached(seal["proof"], seal["statement"], "effect-checkpoint", x)
     said, digest = read_canonical(seal["statement"]), sha256("effect-ledger/checkpoint/v1\n" + "".join(lines))
@@ -351,30 +353,26 @@ def check_checkpoint(bundle: Bundle, file: Path, x: str) -> None:
 
 
 CHECKS = (
-    check_form, check_chain, check_state, check_identity, check_proposal, check_sheets, check_statements,
-    check_authority, check_sent, check_answers,
+    check_form, check_chain, check_configurations, check_state, check_identity, check_proposal, check_sheets,
+    check_statements, check_authority, check_sent, check_answers, check_checkpoint,
 )  # fmt: skip
+UNBELIEVED = (Doubt, InvalidSignature, LookupError, ValueError, TypeError, AttributeError, StopIteration, OSError)
 
 
-def objections(text: str, known: list[str], checkpoint: Path | None, x: str) -> dict[str, str]:
+def objections(text: str, known: list[str], checkpoint: list[str]) -> dict[str, str]:
     """Each check in words, with what it objects to: nothing where it holds. What cannot be read does not hold."""
-    bundle: list[Bundle] = []
-    checks: dict[str, Callable[[], None]] = {"It can be read": lambda: bundle.append(Bundle(text))}
-    checks |= {check.__doc__ or "": partial(lambda check: check(bundle[0]), check) for check in CHECKS}
-    checks[check_configurations.__doc__ or ""] = lambda: check_configurations(bundle[0], known)
-    if checkpoint is not None:
-        checks[check_checkpoint.__doc__ or ""] = lambda: check_checkpoint(bundle[0], checkpoint, x)
-    found = {}
-    for words, check in checks.items():
-        try:
+    found: dict[str, str] = {}
+    try:
+        bundle = Bundle(text, known, checkpoint)
+        for check in CHECKS if checkpoint else CHECKS[:-1]:
+            words = str(check.__doc__)
             found[words] = ""
-            check()
-        except Doubt as doubt:
-            found[words] = str(doubt)
-        except InvalidSignature:
-            found[words] = "a signature is not one over these bytes by this key"
-        except (LookupError, ValueError, TypeError, AttributeError, StopIteration, OSError, RecursionError) as error:
-            found[words] = f"it cannot be read: {type(error).__name__} {error}"
+            try:
+                check(bundle)
+            except UNBELIEVED as error:
+                found[words] = f"{type(error).__name__} {error}".removeprefix("Doubt ")
+    except (*UNBELIEVED, RecursionError) as error:
+        found["It can be read"] = f"{type(error).__name__} {error}"
     return found
 
 
@@ -383,18 +381,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Verify an evidence bundle of Effect Ledger, offline.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--config", metavar="SHA256", action="append", default=[], help="a configuration that you know")
-    parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="one that you kept")
-    parser.add_argument("--key", metavar="X", default="", help="the public key of whoever signs checkpoints")
+    parser.add_argument(
+        "--checkpoint", metavar=("FILE", "X"), nargs=2, default=[], help="one that you kept, and its key"
+    )
     given = parser.parse_args()
-    if bool(given.checkpoint) != bool(given.key):
-        parser.error("give a checkpoint and the key that you believe, or neither")
     text = given.bundle.read_bytes().decode(errors="replace")
-    found = objections(text, given.config, given.checkpoint, given.key)
+    found = objections(text, given.config, given.checkpoint)
     for words, why in found.items():
         print(ascii(f"NO  {words}: {why}" if why else f"ok  {words}")[1:-1])  # no text of a bundle acts on a terminal
     if any(found.values()):
         return 1
-    bundle = Bundle(text)
+    bundle = Bundle(text, [], [])
     for version, document in bundle.documents.items():
         print(f"compare: configuration {version} is {sha256(canonical(document))}")
     print(ascii(f"It holds: {bundle.asked['operation_id']} of {bundle.name} is {bundle.operation['state']}.")[1:-1])

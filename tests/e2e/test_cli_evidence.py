@@ -64,7 +64,7 @@ async def test_an_auditor_verifies_what_people_approved_and_what_they_settled(
     for name, asked in zip(("found", "settled"), operations, strict=True):
         written = await effects("evidence", asked, "--out", str(tmp_path / f"{name}.json"))
         assert (written.code, (tmp_path / f"{name}.json").stat().st_mode & 0o777) == (0, 0o600), written
-        words = [f"{name}.json", "--config", digest, "--checkpoint", "checkpoint.jsonl", "--key", key]
+        words = [f"{name}.json", "--config", digest, "--checkpoint", "checkpoint.jsonl", key]
         said = await asyncio.to_thread(audited, tmp_path, *words)
         assert (said.returncode, said.stderr) == (0, ""), said
         assert said.stdout.count("ok  ") == 13 and f"It holds: {asked}" in said.stdout
