@@ -313,9 +313,7 @@ def check_sent(bundle: Bundle) -> None:
     told = [{name: body[name] for name in names} for _, body in opened]
     need(frozen == (told[-1] if told else dict.fromkeys(names)), "the trail tells of other frozen bytes")
     need(all(one[name] in (None, frozen[name]) for one in told for name in names), "something else was frozen before")
-    request = read(
-        texts["request"] or bundle.operation["canonical"]
-    )  # there is none where the effect was there already
+    request = read(texts["request"] or bundle.operation["canonical"])  # nothing is sent where the effect is there
     need(all(request[name] == bundle.asked[name] for name in ("idempotency_key", "account")), "another key or account")
 
 
@@ -381,9 +379,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Verify an evidence bundle of Effect Ledger, offline.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--config", metavar="SHA256", action="append", default=[], help="a configuration that you know")
-    parser.add_argument(
-        "--checkpoint", metavar=("FILE", "X"), nargs=2, default=[], help="one that you kept, and its key"
-    )
+    parser.add_argument("--checkpoint", metavar=("FILE", "X"), nargs=2, default=[], help="one you kept, and its key")
     given = parser.parse_args()
     text = given.bundle.read_bytes().decode(errors="replace")
     found = objections(text, given.config, given.checkpoint)

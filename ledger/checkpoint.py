@@ -40,8 +40,8 @@ class Head:
     head: bytes
 
     def line(self) -> bytes:
-        """The line of a checkpoint, with its line feed."""
-        return canonical_bytes([str(self.stream), self.events, self.head.hex()]) + b"\n"
+        """The line of a checkpoint, with its line feed: canonical as it stands, there is nothing in it to be escaped."""
+        return f'["{self.stream}",{self.events},"{self.head.hex()}"]\n'.encode()
 
 
 class Checkpoint(BaseModel):
@@ -100,7 +100,7 @@ def read_line(line: bytes) -> Head | Seal:
             return Seal(statement, said, parts["proof"])
         stream, events, head = parts
         found = Head(UUID(stream), events, bytes.fromhex(head))
-        if found.line() != line:
+        if type(events) is not int or found.line() != line:
             raise ValueError
         return found
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ValidationError, Refused) as error:

@@ -22,7 +22,9 @@ async def rows_of(conn: Connection, operation_id: UUID) -> Rows:
     )
     documents = await (await conn.execute("select version, document from config_versions")).fetchall()
     signed = await (
-        await conn.execute("select jti, statement, scheme, proof from statements where operation_id = %s", [operation_id])
+        await conn.execute(
+            "select jti, statement, scheme, proof from statements where operation_id = %s", [operation_id]
+        )
     ).fetchall()
     sheets = await (
         await conn.execute("select document from sheets where operation_id = %s", [operation_id])

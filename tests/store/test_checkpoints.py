@@ -200,6 +200,7 @@ async def test_a_checkpoint_that_was_tampered_with_is_named_and_not_compared(boo
     stranger = await kept(book, tmp_path / "stranger", by="support-bot")
     foreign = read_line(lines[0])
     assert isinstance(foreign, Head)
+    assert foreign.line() == canonical_bytes([str(foreign.stream), foreign.events, foreign.head.hex()]) + b"\n"
     added = Head(foreign.stream, foreign.events + 1, foreign.head).line()
     for name, changed, words in (
         ("changed", [lines[0], lines[1].replace(b",1,", b",2,"), *lines[2:]], "not those that were signed"),
@@ -210,6 +211,7 @@ async def test_a_checkpoint_that_was_tampered_with_is_named_and_not_compared(boo
         ("followed", [*lines, lines[0]], "something follows"),
         ("junk", [b"nonsense\n"], "none of a checkpoint"),
         ("spaces", [lines[0].replace(b",", b", "), *lines[1:]], "none of a checkpoint"),
+        ("fraction", [lines[0], lines[1].replace(b",1,", b",1.0,"), *lines[2:]], "none of a checkpoint"),
         ("signature", [*lines[:-1], otherwise_signed(lines[-1])], "not one over these bytes"),
         ("another's", [stranger.read_bytes()], "key that the configuration names"),
     ):  # fmt: skip
@@ -288,4 +290,3 @@ async def test_identity_and_frozen_request_are_in_the_chain(own_book: Book) -> N
             await conn.execute(change, parameters)  # type: ignore[arg-type]
             found = await verify(conn)
         assert any(words in one.what for one in found.differences), (change, found.differences)
-    assert canonical_bytes([]) == b"[]"
