@@ -24,13 +24,15 @@ async def open_attempt(conn: Connection, operation: Operation, attempt: Attempt,
 
     Its event tells the digests of the frozen request and contract, as stored: the chain holds what was to be sent.
     """
-    opened = await conn.execute(
+    opened = await one(
+        conn,
         "insert into attempts (operation_id, number, claimed_at, lease_until, worker) values (%s, %s, %s, %s, %s)"
-        " returning (select" + _FROZEN + "from operations where operations.operation_id = attempts.operation_id)",
+        " returning (select"
+        + _FROZEN
+        + "from operations where operations.operation_id = attempts.operation_id) as frozen",
         [operation.operation_id, attempt.number, attempt.claimed_at, attempt.lease_until, worker],
     )
-    ((frozen,),) = [row.values() for row in await opened.fetchall()]
-    body = {"lease_until": attempt.lease_until.isoformat(), "worker": worker, **frozen}
+    body = {"lease_until": attempt.lease_until.isoformat(), "worker": worker, **opened["frozen"]}
     return await events.append(conn, operation, EventKind.ATTEMPT_OPENED, body)
 
 
