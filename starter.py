@@ -6,12 +6,13 @@ Wiring only: names, options and help. The bodies stand in `commands/` and are im
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from commands import options
+from commands import options, proving
 from commands.exits import Exit, Misuse, table
 from commands.keeping import config, keys, register
 from commands.owning import erase, restored
@@ -290,11 +291,17 @@ app.command()(register)
 
 
 @app.command()
-def verify(as_json: options.Json = False) -> int:
+def verify(
+    checkpoint: Annotated[list[Path] | None, options.opt("Compare with what this file signed; repeatable.")] = None,
+    as_json: options.Json = False,
+) -> int:
     """Recompute hash chains, states, fingerprints and signatures; name every row that differs."""
     from commands.upkeep import verify
 
-    return run(as_json, verify)
+    return run(as_json, lambda voice: verify(voice, checkpoint or []))
+
+
+proving.register(app)
 
 
 @app.command()

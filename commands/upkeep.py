@@ -1,10 +1,14 @@
 """`migrate`, `verify`, `clock advance`: the schema, the proof that nothing was changed, and the dev stack's time."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import psycopg
 
 from activities.settings import Settings
 from commands import tell
 from commands.amounts import duration, lasting
+from commands.checkpoint import compare
 from commands.exits import Exit, Silent
 from commands.page import Page
 from commands.reading import first_line, probe, reading, writing
@@ -42,12 +46,17 @@ async def migrate(voice: Voice, *, check: bool, test_clock: bool) -> Page:
     return page
 
 
-async def verify(voice: Voice) -> Page:
-    """Recompute everything that can be recomputed; exit code 5 with the name of every row that differs."""
+async def verify(voice: Voice, kept: Sequence[Path]) -> Page:
+    """Recompute everything that can be recomputed; exit code 5 with the name of every row that differs.
+
+    With checkpoints that were `kept`, also what they show to be gone or made anew, which a whole chain made anew hides.
+    """
     dsn = ledger_dsn(settings())
     async with reading(dsn) as reader, reader.snapshot() as conn:
         await check_schema(conn)
         verified = await verify_ledger(conn)
+        for file in kept:
+            await compare(conn, verified, file)
     page = Page(
         {
             "verified": verified.counts,

@@ -17,10 +17,12 @@ from ledger.model import Operation
 REMAINS_PREFIX = b"effect-ledger/remains/v1\n"
 
 _MOVES = """
+fingerprint settled_by unknown_seconds
 reason row waived people_needed config_version review_at field people by person kid token_of read_at_provider typ decision jti
 rule count message_digest digest facts_digest
 """
 _EVIDENCE = """
+request contract webhook
 attempt outcome hint stored receipt receipts standing before answered_at late_send_at lease_until worker what began_at
 finished_at complete effects version_moved witness_has_marker marked matching
 """

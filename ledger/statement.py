@@ -254,7 +254,7 @@ def verify(envelope: Envelope, keys: Mapping[str, PublicKeyEntry], *, aud: str) 
     statement = envelope.statement_bytes
     if not _PROOF.fullmatch(envelope.proof):
         raise Refused("proof_malformed", "give a detached JWS: header, two dots, signature", field="proof")
-    entry = _signer(envelope.proof, {"b64": False, "crit": ["b64"], "typ": STATEMENT_HEADER}, keys)
+    entry = signer_of(envelope.proof, {"b64": False, "crit": ["b64"], "typ": STATEMENT_HEADER}, keys)
     try:
         PyJWS().decode_complete(envelope.proof, public_key(entry.x), [ALGORITHM], detached_payload=statement)
     except jwt.PyJWTError as error:
@@ -278,7 +278,7 @@ def verify_proposal(token: str, keys: Mapping[str, PublicKeyEntry], *, aud: str)
     """
     if type(token) is not str or len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
         raise Refused("proposal_malformed", "give a compact JWT signed with EdDSA", field="token")
-    entry = _signer(token, {"typ": PROPOSAL_HEADER}, keys)
+    entry = signer_of(token, {"typ": PROPOSAL_HEADER}, keys)
     try:
         payload = PyJWS().decode_complete(token, public_key(entry.x), [ALGORITHM])["payload"]
     except jwt.PyJWTError as error:
@@ -341,7 +341,7 @@ _P, _Y8 = 2**255 - 19, 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C
 _SMALL_ORDER = frozenset({0, 1, _P - 1, _P, _P + 1, _Y8, _P - _Y8})
 
 
-def _signer(token: str, exact: dict[str, object], keys: Mapping[str, PublicKeyEntry]) -> PublicKeyEntry:
+def signer_of(token: str, exact: dict[str, object], keys: Mapping[str, PublicKeyEntry]) -> PublicKeyEntry:
     """The key that the header names. A header holds the algorithm, the key id and `exact`, and nothing else."""
     try:
         header = PyJWS().get_unverified_header(token)

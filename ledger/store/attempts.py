@@ -1,7 +1,7 @@
 """Attempts and sightings: the evidence. Moves are fenced, evidence is not: a late answer is recorded, never dropped."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, LiteralString
 from uuid import UUID
 
 from psycopg.rows import DictRow
@@ -9,20 +9,38 @@ from psycopg.types.json import Jsonb
 
 from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Standing
 from ledger.store import events, operations
-from ledger.store.database import Connection
+from ledger.store.database import Connection, one
 from ledger.trail import EventKind
 
+_FROZEN: Final[LiteralString] = (
+    " json_build_object('request', encode(sha256(convert_to(frozen_request::text, 'UTF8')), 'hex'),"
+    " 'contract', encode(sha256(convert_to(frozen_contract::text, 'UTF8')), 'hex')) "
+)
 DEFINITE = (Outcome.APPLIED, Outcome.REFUSED, Outcome.NO_EFFECT)
 
 
 async def open_attempt(conn: Connection, operation: Operation, attempt: Attempt, worker: str) -> Operation:
-    """Write the attempt before anything is sent. Its number is the fence of `operation`."""
-    await conn.execute(
-        "insert into attempts (operation_id, number, claimed_at, lease_until, worker) values (%s, %s, %s, %s, %s)",
+    """Write the attempt before anything is sent. Its number is the fence of `operation`.
+
+    Its event tells the digests of the frozen request and contract, as stored: the chain holds what was to be sent.
+    """
+    opened = await one(
+        conn,
+        "insert into attempts (operation_id, number, claimed_at, lease_until, worker) values (%s, %s, %s, %s, %s)"
+        " returning (select"
+        + _FROZEN
+        + "from operations where operations.operation_id = attempts.operation_id) as frozen",
         [operation.operation_id, attempt.number, attempt.claimed_at, attempt.lease_until, worker],
     )
-    body = {"lease_until": attempt.lease_until.isoformat(), "worker": worker}
+    body = {"lease_until": attempt.lease_until.isoformat(), "worker": worker, **opened["frozen"]}
     return await events.append(conn, operation, EventKind.ATTEMPT_OPENED, body)
+
+
+async def frozen_digests(conn: Connection, operation_id: UUID) -> dict[str, str | None]:
+    """SHA-256 of the frozen `request` and `contract`, as stored; None for what is not frozen."""
+    row = await one(conn, "select" + _FROZEN + "as frozen from operations where operation_id = %s", [operation_id])
+    frozen: dict[str, str | None] = row["frozen"]
+    return frozen
 
 
 async def read_attempts(conn: Connection, operation_id: UUID) -> list[Attempt]:

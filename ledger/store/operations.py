@@ -92,7 +92,10 @@ async def is_being_changed(conn: Connection, operation: Operation) -> bool:
 
 
 async def insert(conn: Connection, operation: Operation, body: dict[str, Any]) -> Operation | None:
-    """Record a new operation as proposed (edge 1); None when this id or key exists already (read that one instead)."""
+    """Record a new operation as proposed (edge 1); None when this id or key exists already (read that one instead).
+
+    Its event tells the fingerprint too, so that the chain holds what was asked for, and not only what became of it.
+    """
     inserted = await (
         await conn.execute(
             "insert into operations (operation_id, tenant, business_key, actor, requested_by, action, provider, account,"
@@ -114,9 +117,10 @@ async def insert(conn: Connection, operation: Operation, body: dict[str, Any]) -
     if inserted is None:
         return None
     states.edge(1, None, State.PROPOSED)
-    count, head = await events.append_move(conn, operation.operation_id, 1, None, State.PROPOSED, 0, body)
+    told = {"fingerprint": operation.fingerprint.hex(), **body}
+    count, head = await events.append_move(conn, operation.operation_id, 1, None, State.PROPOSED, 0, told)
     recorded = replace(operation, state=State.PROPOSED, event_count=count, head_hash=head)
-    facts.tell(Fact(EventKind.MOVED, body, recorded, 1))
+    facts.tell(Fact(EventKind.MOVED, told, recorded, 1))
     return recorded
 
 

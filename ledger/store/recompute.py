@@ -1,7 +1,7 @@
 """What of an operation can be recomputed from the rest of it: each function yields what does not agree. No SQL, no clock."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -69,6 +69,20 @@ def _proposal_problems(operation: Operation, document: Document) -> Iterable[str
     at = operation.proposed_at.timestamp()
     if not claims.iat - LEEWAY_SECONDS <= at <= claims.exp + LEEWAY_SECONDS:
         yield "its signed proposal was not valid when it was recorded"
+
+
+def content_problems(operation: Operation, frozen: Mapping[str, str | None], told: Sequence[Event]) -> Iterable[str]:
+    """The trail holds what was asked for and what was to be sent. Events older than these digests do not tell them."""
+    for event in told:
+        kept: Mapping[str, str | None] = {}
+        if event.number == 1:
+            kept = {"fingerprint": operation.fingerprint.hex()}
+        elif event.kind is EventKind.ATTEMPT_OPENED:
+            # the request goes with an erasure; its digest stays
+            kept = {n: d for n, d in frozen.items() if n != "request" or operation.erased_at is None}
+        for name, value in kept.items():
+            if event.body.get(name, value) != value:
+                yield f"its {name} is not the one that event {event.number} tells"
 
 
 def attempt_problems(operation: Operation, every: Sequence[Attempt], told: Sequence[Event]) -> Iterable[str]:

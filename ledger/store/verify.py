@@ -168,6 +168,8 @@ async def _check_operation(
     numbers = await (
         await conn.execute("select number from sightings where operation_id = %s order by number", [operation_id])
     ).fetchall()
+    for what in recompute.content_problems(operation, await attempts.frozen_digests(conn, operation_id), told):
+        found.differ(name, what)
     for what in recompute.attempt_problems(operation, every, told):
         found.differ(name, what)
     for what in recompute.sighting_problems([row["number"] for row in numbers], seen, told):

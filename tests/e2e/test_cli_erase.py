@@ -63,6 +63,8 @@ async def test_an_erased_operation_keeps_its_promise_and_its_proof(rig: Rig, eff
         sound = await effects("verify")
         assert (sound.code, sound.document["differences"]) == (0, [])
 
+        refused = await effects("evidence", asked.operation_id)
+        assert (refused.code, refused.document["error"]["rule"]) == (3, "erased")
         again = await rig.propose(proposal)
         assert (again.operation_id, again.receipt, again.ended) == (asked.operation_id, before.receipt, True)
         other = await rig.propose(rig.proposal(proposal.target, 4_000, key=proposal.business_key))

@@ -171,7 +171,7 @@ class Desk:
                 raise Broken("one_open_attempt")
             made = Attempt(number=number, claimed_at=claimed_at, lease_until=lease_until)
             self.rows = self.rows._replace(attempts=(*self.rows.attempts, made))
-            return _Found()
+            return _Found({"frozen": {}})
         if query.startswith("update attempts"):
             return self._update_attempt(given)
         if query.startswith("insert into sightings"):
