@@ -1,9 +1,10 @@
-"""The audit: the ledger against what providers list, and against the workflows that Temporal runs.
+"""The audit: the ledger against what providers list, against the workflows that Temporal runs, and against itself.
 
 1. It reads, compares and keeps what does not fit; it moves no operation. A repair starts or wakes a workflow, which reads the
    ledger and goes on where the operation stands.
 2. A listing is remembered page by page, so that a worker that stops costs one page. The next one begins where the last began.
-3. Ledger and Temporal are compared at the cost of what is open, a provider at the cost of what it was asked for since.
+3. Ledger and Temporal are compared at the cost of what is open, a provider at the cost of what it was asked for since, and of
+   the ledger's own chains a part at a time.
 """
 
 import asyncio
@@ -21,14 +22,17 @@ from ledger.audit import Finding, FindingKind, ListedEffect, compare, missing
 from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.store import audits, configuration, views
-from ledger.store.audits import NOWHERE, Place
-from ledger.store.database import Connection
+from ledger.store.audits import ITSELF, NOWHERE, Place
+from ledger.store.database import Connection, one_moment
+from ledger.store.verify import verify_some
 from providers.port import Credential, EffectPage, Lists
 
 # Effects appear in a listing some time after they were made, by a clock that is not ours.
 OVERLAP = timedelta(hours=1)
 # Between two reads of one provider, seconds: a twentieth of what Stripe allows a test account.
 PACE = 0.5
+# Operations that one audit recomputes: some seconds of reading.
+MOST_VERIFIED = 500
 
 Snapshot = Callable[[], AbstractAsyncContextManager[Connection]]
 
@@ -50,6 +54,7 @@ class Audit:
             found = await against_temporal(self._ports.ledger.transaction, self._ports.runs)
             repaired = await repair(found, self._ports) if auditing.repair else []
             await self._keep(NOWHERE, [finding for finding, _ in found])
+            await self._verify()
             listed, left_out = 0, list[str]()
             for place, credential in await self._places(left_out):
                 try:
@@ -60,6 +65,26 @@ class Audit:
                 await audits.record(conn, began, listed, left_out)
                 findings = await audits.open_findings(conn)
             return Audited(listed=listed, findings=len(findings), repaired=repaired, left_out=left_out)
+
+    async def _verify(self) -> None:
+        """Recompute the next operations, and those that differed before: all of them in turn, so many at each audit."""
+        async with self._ports.ledger.transaction() as conn:
+            stands = await audits.begin(conn, ITSELF)
+            known = await audits.open_at(conn, ITSELF)
+            ids = await audits.next_ids(conn, stands.go_on, MOST_VERIFIED)
+        wanted = {*ids, *(finding.operation_id for finding in known if finding.operation_id is not None)}
+        async with self._ports.ledger.transaction() as conn:
+            await one_moment(conn)
+            differ = await verify_some(conn, sorted(wanted))
+        whose = {f"operation {operation_id}": operation_id for operation_id in wanted}
+        found = [Finding(FindingKind.CHAIN, each.row, each.what, whose.get(each.row)) for each in differ]
+        await self._keep(ITSELF, found)
+        async with self._ports.ledger.transaction() as conn:
+            await audits.gone(conn, ITSELF, _no_longer(known, found))
+            if len(ids) < MOST_VERIFIED:
+                await audits.finish(conn, ITSELF, stands.began_at)
+            else:
+                await audits.go_on(conn, ITSELF, stands.began_at, str(ids[-1]))
 
     async def _places(self, left_out: list[str]) -> list[tuple[Place, Credential]]:
         """Every listing that there is, with a credential for it; why one is left out is added to `left_out`."""

@@ -62,7 +62,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("effect_ledger_inbox_waiting", Kind.GAUGE, (), "webhooks that woke nobody yet"),
     Metric("effect_ledger_notices_unheard", Kind.GAUGE, (), "notices that were posted and that no receiver has acknowledged yet"),
     Metric("effect_ledger_audit_differences", Kind.GAUGE, (),
-           "what audits found between the ledger and what providers list, and what does not fit still"),
+           "what audits found between the ledger, its own chains and what providers list, and what does not fit still"),
     Metric("effect_ledger_read_timestamp_seconds", Kind.GAUGE, (), "when the gauges above were last read, as Unix time"),
     Metric("effect_ledger_pollers", Kind.GAUGE, (), "workers that Temporal saw polling our task queue in the last 70 seconds"),
     Metric("effect_ledger_temporal_timestamp_seconds", Kind.GAUGE, (), "when Temporal last told the pollers, as Unix time"),

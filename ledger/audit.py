@@ -24,6 +24,7 @@ class FindingKind(StrEnum):
     DIFFERS = "differs"  # an effect of ours is not what was asked for
     VOID = "void"  # an effect is void, and the ledger counts it
     GONE = "gone"  # the ledger counts an effect that its provider does not show
+    CHAIN = "chain"  # a row of the ledger that is not what its own chains, digests and signatures say
     WITHOUT_WORKFLOW = "without_workflow"  # an open operation that no workflow works on
     OVERDUE = "overdue"  # an operation whose next step was due
     WITHOUT_OPERATION = "without_operation"  # a workflow that the ledger has no operation for

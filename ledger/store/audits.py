@@ -42,6 +42,7 @@ class Place:
 
 
 NOWHERE = Place("", "", "", False)  # of findings that concern Temporal
+ITSELF = Place("verify", "ledger", "", False)  # of the ledger against its own chains
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,17 @@ async def with_effect(conn: Connection, place: Place, since: datetime | None, un
     """Operations that ended with an effect in [since, until), and count it."""
     asked = {**vars(place), "since": since or datetime.min.replace(tzinfo=until.tzinfo), "until": until}
     return [from_row(row) for row in await (await conn.execute(_WITH_EFFECT, asked)).fetchall()]
+
+
+async def next_ids(conn: Connection, after: str, limit: int) -> list[UUID]:
+    """The operations that follow this id (none: from the first), in the order of their ids."""
+    rows = await (
+        await conn.execute(
+            "select operation_id from operations where operation_id > %s order by operation_id limit %s",
+            [UUID(after) if after else UUID(int=0), limit],
+        )
+    ).fetchall()
+    return [row["operation_id"] for row in rows]
 
 
 async def keep(conn: Connection, place: Place, found: Iterable[Finding]) -> list[Finding]:

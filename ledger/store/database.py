@@ -71,6 +71,11 @@ class Ledger:
         return dict(self._pool.pop_stats())
 
 
+async def one_moment(conn: Connection) -> None:
+    """From here on this transaction reads one moment of the ledger, and writes nothing. Before anything else in it."""
+    await conn.execute("set transaction isolation level repeatable read, read only")
+
+
 async def now(conn: Connection) -> datetime:
     """The ledger's time. Call it after the locks that the decision needs."""
     return (await one(conn, "select ledger_now() as now"))["now"]  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -92,6 +92,23 @@ async def verify(conn: Connection) -> Verified:
         what = f"{row['state']}: next step {row['next_step']!r} was due at {row['next_step_at']:%Y-%m-%d %H:%M:%S}Z"
         found.warnings.append(Finding(f"operation {row['operation_id']}", what))
     return found
+
+
+async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[Finding]:
+    """Check these operations only, with the edges, the configuration and the ledger's own trail that they rest on."""
+    found = Verified()
+    documents: dict[int, Document] = {}
+    await _check_edges(conn, found)
+    await _check_configuration(conn, found, documents)
+    await _check_own_stream(conn, found)
+    for operation_id in operation_ids:
+        async with found.about(conn, f"operation {operation_id}"):
+            about = await statements.of_operation(conn, operation_id)
+            for statement in about:
+                async with found.about(conn, f"operation {operation_id}"):
+                    await _check_statement(conn, statement, documents)
+            await _check_operation(conn, found, operation_id, documents, about)
+    return found.differences
 
 
 async def _check_edges(conn: Connection, found: Verified) -> None:

@@ -8,6 +8,7 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 import structlog
 
@@ -146,6 +147,28 @@ async def test_a_listing_that_broke_off_goes_on_at_its_page_and_the_next_begins_
         assert ((await audit(rig)).listed, "created" in listings(rig)[-1]) == (5, True)
         told = await audit(rig)
         assert (told.listed, told.findings) == (0, 5)
+
+
+async def test_a_row_that_somebody_changed_is_found_in_turn_and_gone_when_it_is_put_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two operations, one at an audit; the guards are off meanwhile, as for a superuser. Red: begin at the first one again."""
+    monkeypatch.setattr(activities.audit, "MOST_VERIFIED", 1)
+    async with rig.worker():
+        made = [await refunded(rig, rig.payment()) for _ in range(2)]
+        last = max(made, key=lambda operation: operation.operation_id)
+        name = f"operation {last.operation_id}"
+        change = "update operations set actor = %s where operation_id = %s"
+        async with await psycopg.AsyncConnection.connect(rig.stack.servers.postgres.dsn(rig.stack.name)) as conn:
+            await conn.execute("set session_replication_role = replica")
+            await conn.execute(change, ["mallory", last.operation_id])
+            await conn.commit()
+            assert (await audit(rig)).findings == 0
+            await audit(rig)
+            assert (K.CHAIN, name) in await found(rig)
+            await conn.execute(change, [last.actor, last.operation_id])
+        await audit(rig)
+        assert await found(rig) == set()
 
 
 async def test_the_schedule_audits_and_starts_what_nobody_works_on(rig: Rig) -> None:
