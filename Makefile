@@ -85,7 +85,7 @@ soak: $(STAMP) $(ERP_STAMP) ## mix faults and kills over many operations for SEC
 unit: $(STAMP) ## tests that need no server
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
-explore: $(STAMP) ## search the real rules for a counter-example: millions of states, 10 minutes
+explore: $(STAMP) ## search the real rules for a counter-example: millions of states, 20 minutes
 	@$(BIN)/python -m tests.exploration
 
 check: lint types imports ## lint, types, import rules, generated documents
