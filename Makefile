@@ -88,7 +88,7 @@ screens: $(STAMP) ## drive Temporal's Web UI in headless Chromium and write the 
 unit: $(STAMP) ## tests that need no server
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
-explore: $(STAMP) ## search the real rules for a counter-example: millions of states, 10 minutes
+explore: $(STAMP) ## search the real rules for a counter-example: millions of states, 20 minutes
 	@$(BIN)/python -m tests.exploration
 
 check: lint types imports ## lint, types, import rules, generated documents

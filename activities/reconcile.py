@@ -81,7 +81,8 @@ class Reconcile:
         async with self._ports.ledger.transaction() as conn:
             locked = await operations.lock(conn, operation.operation_id)
             at = await now(conn)
-            if seen is not None:
+            # What is not void may have been read before somebody else told more: only an unchanged standing takes it over.
+            if seen is not None and (seen.standing is Standing.VOID or locked.standing is operation.standing):
                 locked = await note_standing(conn, locked, seen.standing, at)
             if locked.standing is not Standing.PENDING:
                 return await tell(conn, locked)

@@ -230,11 +230,8 @@ async def _wait(conn: Connection, operation: Operation, decision: Decision, fact
 
 
 async def note_standing(conn: Connection, operation: Operation, standing: Standing, at: datetime) -> Operation:
-    """A receipt's standing as re-read at the provider. Good or pending that turns void is a contradiction: alert.
-
-    Void stays void: whoever read something else read it earlier, and was stopped before writing it down.
-    """
-    if operation.standing in (standing, Standing.VOID):
+    """A receipt's standing as re-read at the provider. Good or pending that turns void is a contradiction: alert."""
+    if standing is operation.standing:
         return operation
     assert operation.receipt is not None and operation.standing is not None
     told = {"receipt": operation.receipt, "standing": standing.value, "before": operation.standing.value}

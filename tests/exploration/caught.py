@@ -174,6 +174,7 @@ CAUGHT = {
     "receipts: void is read as good again": At(
         BOTH, "effect pending,started twice,effect turned void", "void_is_told_as_void"
     ),
+    "receipts: an old reading is told": At(BOTH, "effect pending,started twice", "void_is_told_as_void"),
     "receipts: void is told to nobody": At(BOTH, "effect pending,effect turned void", "what_was_undone_goes_to_people"),
     "receipts: pending is good": At(BOTH, "effect pending", "told_as_it_is"),
     "receipts: pending is the end": At(BOTH, "effect pending", "pending_is_followed"),

@@ -81,7 +81,8 @@ def condition_left(contract: Contract, rows: Rows, looks: list[Sighting], now: d
         return "somebody else moved the version, and the witness says so"
     last = rows.attempts[-1]
     unchanged = latest.version_moved is False and latest.began_at > (last.answered_at or last.lease_until)
-    early = rows.operation.review_at is not None and now < rows.operation.review_at
+    paused = (last.answered_at or last.lease_until) + timedelta(seconds=min(2 ** (len(rows.attempts) - 1), 2) * TICK)
+    early = rows.operation.review_at is not None and max(now, paused) < rows.operation.review_at
     return "the condition can be tried again" if unchanged and early and authority is MaySend.YES else ""
 
 

@@ -254,8 +254,9 @@ EDITS: dict[str, Callable[[], Patches]] = {
     "receipts: what is recorded last counts": _edit(
         recovery, "known_receipts", "later[-1] if later else Standing.VOID", "standings[receipt]"
     ),
+    "receipts: an old reading is told": _edit(Reconcile, "_follow", "locked.standing is operation.standing", "True"),
     "receipts: void is read as good again": _edit(
-        settle, "note_standing", "operation.standing in (standing, Standing.VOID)", "operation.standing is standing"
+        Reconcile, "_follow", "locked.standing is operation.standing", "True"
     ),
     "receipts: void is told to nobody": _edit(settle, "note_standing", "if standing is Standing.VOID:", "if False:"),
     "receipts: pending is good": _edit(settle, "_apply", "standing=decision.standing", "standing=Standing.GOOD"),

@@ -36,6 +36,8 @@ def void_is_told_as_void(system: System, before: Moment, step: Step) -> str:
         told = operation.state is State.SUCCEEDED and operation.standing is not Standing.VOID
         if told and (_known_void(rows) or system.bench.rows[was].operation.standing is Standing.VOID):
             return f"{operation.receipt} is known to be void, and told as {operation.standing}"
+        if (system.bench.rows[was].operation.standing, operation.standing) == (Standing.GOOD, Standing.PENDING):
+            return f"{operation.receipt} is known to be good, and told as pending"
     return ""
 
 
@@ -95,10 +97,11 @@ def reading_is_believed(system: System, before: Moment, step: Step) -> str:
 
 def blocked_only_by_what_is_held(system: System, before: Moment, step: Step) -> str:
     """What turned void holds no amount: another operation may give it back, where its target shows no effect."""
-    for move in step.moves:
-        after = system.bench.rows[step.after.rows[step.i]].operation
+    # Equal rows can differ in the reason, which decides nothing: so it is read from the write.
+    written = () if step.told is None else step.told.writes
+    for after in [write.arguments[1] for write in written if write.name == "move"]:
         worker = before.workers[step.words[1]] if step.words[0].startswith("worker") else None
-        if worker is None or move.target is not State.BLOCKED or after.reason not in FOR_OTHERS:
+        if worker is None or after.state is not State.BLOCKED or after.reason not in FOR_OTHERS:
             continue
         reading = worker.a if worker.kind == "judge" else worker.b
         others = [system.bench.rows[n] for k, n in enumerate(before.rows) if k != step.i]

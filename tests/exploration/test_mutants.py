@@ -42,7 +42,7 @@ def test_the_code_itself_is_good_in_the_scenarios_of_its_mutants() -> None:
     """What catches a mutant is the mutant, not the scenario. Together they reach every edge and every row."""
     edges, rows, states = {1}, set(), 0  # edge 1 is made at the start
     for where in {(at.shape.name, *at[1:2], *at[3:]): at for at in CAUGHT.values()}.values():
-        search = Search(System(where.scenario, bench_of(where.shape)), most=1_500)
+        search = Search(System(where.scenario, bench_of(where.shape)), most=1_000)
         found = search.run()
         assert found is None, f"{where.shape.name}, {where.faults}:\n{found}"
         edges |= set(search.edges)

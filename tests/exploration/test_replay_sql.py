@@ -16,24 +16,23 @@ from ledger.states import TRANSITIONS
 from ledger.store import attempts, dependencies, operations
 from ledger.store.database import Connection
 from tests.exploration.bench import bench_of
-from tests.exploration.caught import CAUGHT, At
-from tests.exploration.environment import Step
+from tests.exploration.caught import CAUGHT
+from tests.exploration.environment import Scenario, Step
 from tests.exploration.memory import KEYED, MOVING, Rows, Write, attempt_key, in_memory, sighting_key
 from tests.exploration.search import Search
 from tests.exploration.system import System
 from tests.store.conftest import Book, book, postgres, shared, template
 
 FIXTURES = (book, postgres, shared, template)  # named, so that they are used
-EXPLORED = {
-    name: at for name, at in CAUGHT.items() if name.startswith(("edge", "row", "receipts")) and len(at.amounts) == 1
-}
+REPLAYED = [at for name, at in CAUGHT.items() if name.startswith(("edge", "row", "receipts")) and len(at.amounts) == 1]
+EXPLORED = list(dict.fromkeys(at.scenario for at in REPLAYED))
 MOVED = [*MOVING, "frozen_request", "frozen_contract"]
 
 
 @lru_cache
-def _paths(where: At) -> list[tuple[list[Step], Rows]]:
+def _paths(scenario: Scenario) -> list[tuple[list[Step], Rows]]:
     """The shortest path to each kind of move that was reached, without those that another path passes."""
-    search = Search(System(where.scenario, bench_of(where.shape)))
+    search = Search(System(scenario, bench_of(scenario.contract)))
     assert search.run() is None
     with in_memory():
         found = []
@@ -51,10 +50,14 @@ def _paths(where: At) -> list[tuple[list[Step], Rows]]:
     return kept
 
 
-@pytest.mark.parametrize("name", EXPLORED)
-async def test_every_kind_of_move_is_the_same_in_postgres(book: Book, name: str) -> None:  # noqa: F811
+def _title(scenario: Scenario) -> str:
+    return f"{scenario.contract.name}, {scenario.amounts[0]}, {', '.join(sorted(scenario.faults))}"
+
+
+@pytest.mark.parametrize("scenario", EXPLORED, ids=_title)
+async def test_every_kind_of_move_is_the_same_in_postgres(book: Book, scenario: Scenario) -> None:  # noqa: F811
     """Path by path, transaction by transaction, as the worker's role."""
-    for steps, rows in _paths(EXPLORED[name]):
+    for steps, rows in _paths(scenario):
         operation = await book.record(rows.operation.amount_minor or 0)
         for step in steps:
             assert step.told is not None
@@ -67,7 +70,9 @@ async def test_every_kind_of_move_is_the_same_in_postgres(book: Book, name: str)
 
 def test_the_replayed_scenarios_make_every_move() -> None:
     """All edges but the first, which `book.record` makes."""
-    edges = {move.edge for at in EXPLORED.values() for steps, _ in _paths(at) for step in steps for move in step.moves}
+    edges = {
+        move.edge for scenario in EXPLORED for steps, _ in _paths(scenario) for step in steps for move in step.moves
+    }
     assert edges == {edge.number for edge in TRANSITIONS} - {1}
 
 

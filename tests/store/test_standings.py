@@ -176,13 +176,31 @@ async def test_a_late_answer_tells_that_the_effect_is_void(own_book: Book, bank:
     assert await contradictions(own_book, operation) == UNDONE
 
 
+async def test_a_reading_from_before_does_not_make_a_good_receipt_pending(own_book: Book, bank: Clearing) -> None:
+    """While one reads that it is pending, it becomes good, and another one tells so.
+
+    Red: `_follow` that writes down whatever it has read.
+    """
+    operation = await own_book.approved()
+    await Dispatch(own_book.ports)._record(await claimed(own_book, operation), told(PENDING), Wire())
+    follow = Reconcile(own_book.ports).reconcile
+
+    async def becomes_good() -> None:
+        bank.effects, bank.while_asked = (seen(GOOD),), nothing
+        assert (await own_book.run(follow, ref(operation))).standing == "good"
+
+    bank.effects, bank.while_asked = (seen(PENDING),), becomes_good
+    assert (await own_book.run(follow, ref(operation))).next == "done"
+    assert (await own_book.find(operation)).standing is GOOD
+
+
 @pytest.mark.parametrize("before", [GOOD, PENDING])
 async def test_a_reading_from_before_does_not_undo_that_a_receipt_is_void(
     own_book: Book, bank: Clearing, before: Standing
 ) -> None:
     """Two follow the same receipt; the one that has read it before it turned void writes last.
 
-    Red: `note_standing` that writes whatever it is told: good again, and nobody follows it any more.
+    Red: `_follow` that writes down whatever it has read: good again, and nobody follows it any more.
     """
     operation = await own_book.approved()
     await Dispatch(own_book.ports)._record(await claimed(own_book, operation), told(PENDING), Wire())
