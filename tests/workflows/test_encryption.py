@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "encryption.md"
 
 async def test_a_whole_refund_leaves_nothing_in_clear_but_codes(rig: Rig) -> None:
     """An answer is lost, an approval is refused, a person approves. What is read back with the key has every canary, and
-    without it none. Red: leave out the codec in `converter_with`, or the summary's place in any one client.
+    without it none. Red: leave out the codec in `converter_with`.
     """
     ours = await encrypting(rig, KEY)
     asker, reference = f"canary-{uuid.uuid4().hex}@example.com", f"canary-{uuid.uuid4().hex}"
@@ -74,7 +74,7 @@ async def test_a_whole_refund_leaves_nothing_in_clear_but_codes(rig: Rig) -> Non
 
 async def test_keys_come_and_change_while_an_operation_waits(rig: Rig) -> None:
     """Proposed in clear; then workers with a key; then with a newer one before it; then with none in front, which only
-    read. Each of them reads the history from its beginning. Red: refuse plain payloads, or forget older keys.
+    read. Each of them reads the history from its beginning. Red: forget older keys in `EncryptionCodec`.
     """
     target = rig.payment()
     proposal = rig.proposal(target, amount=5_000)
@@ -127,7 +127,7 @@ async def test_who_has_the_wrong_key_is_told_so_and_stops_nothing(rig: Rig) -> N
 
 async def test_a_lost_key_loses_no_operation(rig: Rig) -> None:
     """The run that nobody can read is terminated, and asking again, as a service does with docs/encryption.md, starts another
-    from the ledger. Red: let `converter_with` give the first key to every name.
+    from the ledger. Red: start with REJECT_DUPLICATE in workflows/client.py.
     """
     ours, after = await encrypting(rig, KEY), await encrypting(rig, "payload_key_2")
     proposal = rig.proposal(rig.payment(), amount=5_000)
