@@ -22,7 +22,7 @@ from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.store import audits, configuration, views
 from ledger.store.audits import NOWHERE, Place
-from ledger.store.database import Connection, now
+from ledger.store.database import Connection
 from providers.port import Credential, EffectPage, Lists
 
 # Effects appear in a listing some time after they were made, by a clock that is not ours.
@@ -46,7 +46,7 @@ class Audit:
         """Compare everything once. A provider that cannot be read is left out, said so, and gone on with the next time."""
         async with translated(), heartbeating():
             async with self._ports.ledger.transaction() as conn:
-                began_at = await now(conn)
+                began = await audits.began(conn)
             found = await against_temporal(self._ports.ledger.transaction, self._ports.runs)
             repaired = await repair(found, self._ports) if auditing.repair else []
             await self._keep(NOWHERE, [finding for finding, _ in found])
@@ -57,7 +57,7 @@ class Audit:
                 except _Unread as error:
                     left_out.append(f"{place}: {error}")
             async with self._ports.ledger.transaction() as conn:
-                await audits.record(conn, began_at, listed, left_out)
+                await audits.record(conn, began, listed, left_out)
                 findings = await audits.open_findings(conn)
             return Audited(listed=listed, findings=len(findings), repaired=repaired, left_out=left_out)
 

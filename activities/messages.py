@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 TASK_QUEUE = "effect-ledger"
+ASKED_AGAIN = "effect_ledger_asked_again"  # the one metric that a workflow counts itself
 OPERATION_WORKFLOW = "OperationWorkflow"
 TAKE_EVENTS_WORKFLOW = "TakeEventsWorkflow"
 AUDIT_WORKFLOW = "AuditWorkflow"
@@ -212,7 +213,7 @@ ADVICE: dict[str, str] = {
     "effect is a new intent, and for a person to decide.",
     "proposed": "Recorded. Do not try again under another key; ask again with this key to learn how it went.",
     "awaiting_approval": "Recorded, a person must approve. Do not try again under another key.",
-    "approved": "Recorded and approved; it will be sent. Do not try again under another key.",
+    "approved": "Recorded and approved; it is sent as soon as nothing holds it. Do not try again under another key.",
     "in_flight": "Being sent. Do not try again under another key.",
     "unknown": "Sent, and no proof yet whether it happened. Do not try again: it is being settled. It has not been lost.",
     "needs_review": "Sent, and nobody knows yet whether it happened. A person is settling it. Do not try again.",

@@ -31,7 +31,7 @@ async def audit(voice: Voice, *, repair: bool, wait: float) -> Page:
     the credentials; with `wait` 0 none is asked, and what earlier audits found is told.
     """
     given = settings()
-    temporal = await connected(given.task_queue)
+    temporal = await connected(given)
     async with reading(ledger_dsn(given)) as reader:
 
         def snapshot() -> AbstractAsyncContextManager[Connection]:
@@ -48,18 +48,17 @@ async def audit(voice: Voice, *, repair: bool, wait: float) -> Page:
     if latest is None:
         page.warn("No audit has listed the providers yet.")
     else:
-        page.fact("providers listed", f"{tell.clock(latest['ended_at'])}, {latest['listed']} effect(s) compared")
-        if latest["left_out"]:
-            page.warn(f"Not read to the end, and gone on with at the next audit: {latest['left_out']}")
+        page.fact("providers listed", f"{tell.clock(latest.ended_at)}, {latest.listed} effect(s) compared")
+        if not latest.complete:
+            page.warn(f"Not read to the end, and gone on with at the next audit: {latest.left_out}")
     if wait and audited is None:
         page.warn(f"No worker has finished it within {wait:g} s: it goes on, and the same command tells what it finds.")
     page.document["providers"] = _providers(latest, audited)
     return page
 
 
-def _providers(latest: dict[str, object] | None, audited: Audited | None) -> dict[str, object]:
-    told = {} if latest is None else {name: latest[name] for name in ("ended_at", "listed", "complete", "left_out")}
-    return told | {"finished": audited is not None}
+def _providers(latest: audits.Ran | None, audited: Audited | None) -> dict[str, object]:
+    return ({} if latest is None else vars(latest)) | {"finished": audited is not None}
 
 
 async def _repair(voice: Voice, temporal: Temporal, found: Found) -> list[str]:

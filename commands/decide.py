@@ -44,7 +44,7 @@ async def on_a_sheet(
         )
         if not agreed(voice, claims, one, yes=yes):
             return not_signed(operation_id=str(operation.operation_id))
-        temporal = await connected(given.task_queue)
+        temporal = await connected(given)
         answer = await temporal.decide(operation, sign(claims, one.key, one.kid, sheet.raw))
         return await _decided(reader, operation, claims, answer)
 
@@ -140,7 +140,7 @@ async def withdraw(
         voice.show(page)
         if not agreed(voice, claims, one, yes=yes):
             return not_signed(operation_id=str(operation.operation_id))
-        temporal = await connected(given.task_queue)
+        temporal = await connected(given)
         envelope = sign(claims, one.key, one.kid)
         await temporal.signal(operation, "withdraw", envelope.model_dump())
         heard = await hear(reader, operation, claims.jti, envelope, wait)

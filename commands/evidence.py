@@ -9,6 +9,7 @@ from commands.reading import named, reading
 from commands.surroundings import ledger_dsn, settings
 from commands.voice import Voice
 from commands.writing import new_file
+from ledger.errors import Refused
 from ledger.evidence import bundle, written
 from ledger.store import evidence
 
@@ -17,6 +18,11 @@ async def write(voice: Voice, name: str, out: Path | None) -> Page:
     """Write the bundle to a new file that only its owner can read; nothing in it is judged here."""
     async with reading(ledger_dsn(settings())) as reader, reader.snapshot() as conn:
         operation = await named(conn, name)
+        if operation.erased_at is not None:
+            why = (
+                "its personal fields were erased, and what was signed with them: a bundle made before that still holds"
+            )
+            raise Refused("erased", why, field="operation")
         document = bundle(await evidence.rows_of(conn, operation.operation_id))
     file = out or Path(f"evidence-{operation.operation_id}.json")
     raw = written(document)

@@ -32,7 +32,7 @@ async def proposal(voice: Voice, file: Path, name: str, key_file: Path | None, w
     given, wanted = settings(), _proposal(read_json(file), file)
     async with reading(ledger_dsn(given)) as reader:
         who = await signer(reader, name, key_file, granted=True)
-        answer = await asked(await connected(given.task_queue), signed(wanted, who))
+        answer = await asked(await connected(given), signed(wanted, who))
         if not answer.operation_id:
             return answer_page(answer, None, {}, waited=wait is not None)
         operation = await settled(reader, answer.operation_id, wait, voice)
@@ -48,7 +48,7 @@ async def order(voice: Voice, file: Path, name: str, key_file: Path | None, wait
         who = await signer(reader, name, key_file, granted=True)
         at = int(who.now.timestamp())
         wanted = sign_order(wanted, who.key, kid=who.kid, iss=who.owner, aud=who.audience, at=at)
-    temporal = await connected(given.task_queue)
+    temporal = await connected(given)
     loop = asyncio.get_running_loop()
     until = loop.time() + (wait or 0.0)
     while True:

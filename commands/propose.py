@@ -64,7 +64,7 @@ async def refund(
     async with reading(ledger_dsn(given)) as reader:
         who = await signer(reader, name, key_file, granted=True)
         proposal = signed(fitting(wanted, who, arguments, evidence), who)
-        temporal = await connected(given.task_queue)
+        temporal = await connected(given)
         if fault:
             number = arm(given, fault, wanted.target)
             voice.note(f"fault {fault} is set at the stand-in for {wanted.target} (rule {number}, fires once)")

@@ -225,7 +225,7 @@ async def resolve(
         claims = resolution(operation, said, head, one.times(longest(one, operation)))
         if not agreed(voice, claims, one, yes=yes):
             return not_signed(operation_id=str(operation.operation_id))
-        temporal = await connected(given.task_queue)
+        temporal = await connected(given)
         envelope = sign(claims, one.key, one.kid)
         await temporal.signal(operation, "resolve", envelope.model_dump())
         heard = await hear(reader, operation, claims.jti, envelope, wait)
@@ -267,7 +267,7 @@ async def look(voice: Voice, name: str, wait: float) -> Page:
     async with reading(ledger_dsn(given)) as reader:
         async with reader.snapshot() as conn:
             operation = await named(conn, name)
-        temporal = await connected(given.task_queue)
+        temporal = await connected(given)
         await temporal.signal(operation, "look_now")
         seen = operation.event_count
         after = await until(reader, operation.operation_id, lambda o: o.event_count > seen, wait)

@@ -18,16 +18,19 @@ from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.messages import AUDIT_WORKFLOW, OPERATION_WORKFLOW, Answer, Audited, HoldAnswer
+from activities.ports import Secrets
+from activities.settings import Settings
 from commands.exits import Silent, Unsettled
 from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.statement import Envelope
-from workflows.converter import data_converter
+from workflows.converter import converter_with
 from workflows.names import audit_id, workflow_id
 from workflows.waking import CALL, resume, signal, summary
 
 CONNECT_SECONDS = 8.0
 ANSWER = timedelta(seconds=20)  # a call that a worker must answer
+_ENCRYPTED = "Encoded failure"  # what the SDK leaves in the place of a message that travels as a payload
 _GONE = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 
 
@@ -45,7 +48,17 @@ class Temporal:
         try:
             yield
         except WorkflowUpdateFailedError as error:
-            raise Refused("message_malformed", str(error.__cause__ or error)) from error
+            said = str(error.__cause__ or error)
+            if _ENCRYPTED in said:
+                words = "the worker said no, in words that are encrypted under a key that is not here"
+                raise Refused(
+                    "payload_unreadable", f"{words}: name it in EFFECTS_PAYLOAD_KEYS, and ask again"
+                ) from error
+            raise Refused("message_malformed", said) from error
+        except Refused as error:
+            if error.rule != "payload_unreadable":
+                raise
+            raise Refused(error.rule, f"the answer cannot be read, and what was sent may count: {error}") from error
         except (WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
             told = f"Temporal at {self.address} took it, but no worker answered on task queue {self.task_queue}"
             raise Unsettled(f"{told}: is one running? It is kept, and asking again is harmless") from error
@@ -117,18 +130,19 @@ class Temporal:
         return answer
 
 
-async def connected(task_queue: str) -> Temporal:
+async def connected(given: Settings) -> Temporal:
     """A client by TEMPORAL_… variables or Temporal's own file; `Silent` with the address within ten seconds."""
+    converter = converter_with(given.payload_keys, Secrets(given.secrets_dir).read)
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "localhost:7233")
     address = config["target_host"]
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            client = await Client.connect(**config, data_converter=data_converter)
+            client = await Client.connect(**config, data_converter=converter)
     except (RPCError, RuntimeError, OSError) as error:
         why = "nothing in time" if isinstance(error, TimeoutError) else _short(str(error))
         raise Silent("Temporal", address, why, "is it up? Set TEMPORAL_ADDRESS") from error
-    return Temporal(client, address, task_queue)
+    return Temporal(client, address, given.task_queue)
 
 
 def _short(text: str) -> str:

@@ -83,7 +83,7 @@ async def advance(voice: Voice, by: str) -> Page:
     owner = owner_dsn(given)
     seconds = duration(by).total_seconds()
     await probe(owner)
-    temporal = await connected(given.task_queue)
+    temporal = await connected(given)
     # The ledger first: between the two it may think a key dead that still lives, never the other way round.
     async with writing(owner) as conn:
         await clock.advance(conn, seconds)

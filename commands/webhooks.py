@@ -22,7 +22,7 @@ async def webhooks(voice: Voice) -> Page:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with receiving(given, await lazy_client()) as address:
+    async with receiving(given, await lazy_client(given)) as address:
         voice.note(f"receiving webhooks at {address}/stripe, pid {os.getpid()}")
         await stop.wait()
     page = Page({"address": address})

@@ -93,7 +93,7 @@ def application(inside: Inside) -> Starlette:
 async def _deliver(request: Request, inside: Inside) -> JSONResponse:
     if not inside.bucket.take():
         raise Refused("too_many", "more deliveries than this inbox accepts: send it again later")
-    body = await _body_of(request)
+    body = await body_of(request, MAX_BODY)
     # Exactly one: which of two was meant would be a guess.
     headers = request.headers.getlist(HEADER)
     header = headers[0] if len(headers) == 1 else ""
@@ -104,25 +104,28 @@ async def _deliver(request: Request, inside: Inside) -> JSONResponse:
     return JSONResponse({"event": event.event_id, "new": new}, background=BackgroundTask(inside.hint))
 
 
-async def _body_of(request: Request) -> bytes:
-    """The raw bytes, up to the cap. What a header says about their number is believed only to refuse."""
+async def body_of(request: Request, most: int) -> bytes:
+    """The raw bytes, `most` at most. What a header says about their number is believed only to refuse.
+
+    Refused: `body_too_large`, `body_slow`.
+    """
     told = request.headers.get("content-length", "")
-    if told.isdecimal() and len(told) < 20 and int(told) > MAX_BODY:
-        raise _too_large()
+    if told.isdecimal() and len(told) < 20 and int(told) > most:
+        raise _too_large(most)
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in request.stream():
                 body += piece
-                if len(body) > MAX_BODY:
-                    raise _too_large()
+                if len(body) > most:
+                    raise _too_large(most)
     except (TimeoutError, ClientDisconnect) as error:
         raise Refused("body_slow", f"the body did not come within {BODY_SECONDS:.0f} s") from error
     return bytes(body)
 
 
-def _too_large() -> Refused:
-    return Refused("body_too_large", f"a delivery has at most {MAX_BODY} bytes")
+def _too_large(most: int) -> Refused:
+    return Refused("body_too_large", f"a body has at most {most} bytes")
 
 
 # Of refusals that are not about the delivery itself. Stripe sends again whatever is not answered with 2xx.

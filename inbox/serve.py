@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import structlog
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
@@ -21,7 +21,7 @@ from ledger.model import InboxEvent
 from ledger.store import inbox
 from ledger.store.database import Ledger, one
 from providers.stripe_answers import is_id
-from workflows.converter import data_converter
+from workflows.converter import converter_with
 from workflows.waking import events_came
 
 AT_ONCE = 100  # deliveries under way; more are answered with 503
@@ -34,24 +34,25 @@ log = structlog.get_logger()
 async def receiving(settings: Settings, client: Client) -> AsyncIterator[str]:
     """Receive webhooks while the context is open; its address. Refused: `inbox_…`, naming the setting to mend."""
     check(settings)
-    listener = _listener(settings.inbox_host, settings.inbox_port)
+    listener = listening("inbox", settings.inbox_host, settings.inbox_port)
     ledger = Ledger(settings.inbox_dsn, max_size=CONNECTIONS)
     try:
         await ledger.open()
         host, port = listener.getsockname()[:2]
         log.info("inbox listens", host=host, port=port)
-        async with _serving(application(inside(settings, ledger, client)), listener):
+        async with serving(application(inside(settings, ledger, client)), listener):
             yield f"http://{host}:{port}"
     finally:
         listener.close()
         await ledger.close()
 
 
-async def lazy_client() -> Client:
+async def lazy_client(settings: Settings) -> Client:
     """A Temporal client that connects when it is used: without Temporal events are kept all the same."""
+    converter = converter_with(settings.payload_keys, Secrets(settings.secrets_dir).read)
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "localhost:7233")
-    return await Client.connect(**config, data_converter=data_converter, lazy=True)
+    return await Client.connect(**config, data_converter=converter, lazy=True)
 
 
 def check(settings: Settings) -> None:
@@ -103,7 +104,8 @@ def inside(settings: Settings, ledger: Ledger, client: Client) -> Inside:
     )
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def listening(what: str, host: str, port: int) -> socket.socket:
+    """A socket that listens there. Refused: `inbox_address_taken`, or of whatever else it is for."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,7 +115,7 @@ def _listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise Refused(
-            "inbox_address_taken", f"the inbox cannot listen on {host} port {port}: {error.strerror}"
+            f"{what}_address_taken", f"the {what} cannot listen on {host} port {port}: {error.strerror}"
         ) from error
     return listener
 
@@ -127,7 +129,8 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _serving(app: Starlette, listener: socket.socket) -> AsyncIterator[None]:
+async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve the application while the context is open."""
     server = _Server(
         uvicorn.Config(
             app,

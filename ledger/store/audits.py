@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, LiteralString
+from typing import Any, Final, LiteralString
 from uuid import UUID
 
 from psycopg.rows import DictRow
@@ -144,21 +144,51 @@ async def gone(conn: Connection, place: Place, findings: Iterable[Finding]) -> N
         )
 
 
-async def record(conn: Connection, began_at: datetime, listed: int, left_out: Sequence[str]) -> None:
-    """An audit ran: how many effects it compared, and which listings it could not read to their end."""
+@dataclass(frozen=True)
+class Began:
+    """The beginning of an audit: nothing that it reads is older."""
+
+    incarnation: int
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One audit that ran. `complete` means that every listing was read to its end; else `left_out` says which were not."""
+
+    number: int
+    incarnation: int
+    began_at: datetime
+    ended_at: datetime
+    listed: int  # effects that were compared
+    complete: bool
+    left_out: str
+
+
+async def began(conn: Connection) -> Began:
+    """Ask this before anything else is read."""
+    row = await one(conn, "select incarnation, ledger_now() as at from ledger_identity")
+    return Began(**row)
+
+
+async def record(conn: Connection, began: Began, listed: int, left_out: Sequence[str]) -> None:
+    """Keep an audit that ends now: how many effects it compared, and which listings it could not read to their end."""
     await conn.execute(
-        "insert into audits (began_at, listed, complete, left_out) values (%s, %s, %s, %s)",
-        [began_at, listed, not left_out, "; ".join(left_out)[:2000]],
+        "insert into audits (incarnation, began_at, listed, complete, left_out) values (%s, %s, %s, %s, %s)",
+        [began.incarnation, began.at, listed, not left_out, "; ".join(left_out)[:2000]],
     )
 
 
-async def latest(conn: Connection) -> DictRow | None:
-    """The last audit that ran: number, began_at, ended_at, listed, complete, left_out; None before the first."""
-    return await (
+async def latest(conn: Connection) -> Ran | None:
+    """The audit that ended last; None before the first."""
+    row = await (
         await conn.execute(
-            "select number, began_at, ended_at, listed, complete, left_out from audits order by number desc limit 1"
+            "select number, incarnation, began_at, ended_at, listed, complete, left_out from audits"
+            " order by number desc limit 1"
         )
     ).fetchone()
+    fields: dict[str, Any] = {} if row is None else dict(row)
+    return Ran(**fields) if fields else None
 
 
 async def open_findings(conn: Connection) -> list[DictRow]:

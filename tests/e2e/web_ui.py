@@ -89,6 +89,15 @@ class Page:
         self.browser.get(f"{self._workflows}/{quote(workflow_id, safe='')}")
         self._until(lambda: self._one("workflow-id-heading").text == workflow_id, f"the page of {workflow_id}")
 
+    def ask_codec(self, codec: str, token: str) -> None:
+        """Sign in at a codec, and have the Web UI ask it from now on, as its dialog for a codec server does."""
+        self.browser.get(f"{codec.replace('//', f'//anybody:{token}@')}/")
+        self._until(lambda: "signed_in" in self._body(), "a codec that lets us in")
+        self.browser.get(self._workflows)
+        told = {"endpoint": codec, "includeCredentials": True, "overrideRemoteCodecConfiguration": True}
+        for name, value in told.items():
+            self.browser.execute_script("localStorage.setItem(arguments[0], arguments[1])", name, json.dumps(value))
+
     def listed(self, query: str, *expected: str) -> list[str]:
         """Follow a link to the list with a query, and wait until these workflows are in it. Returns all in it."""
 

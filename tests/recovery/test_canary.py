@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from google.protobuf.json_format import MessageToJson
 from psycopg import sql
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
@@ -21,32 +22,44 @@ from activities.order import Step
 from devstack.faults import CutReply, ReplaceReply
 from devstack.ports import LOOPBACK, free_port
 from devstack.stack import SECRET_KEY, WEBHOOK_SECRET
+from ledger.store import erasure, views
+from ledger.store.database import now
+from ledger.store.verify import verify
 from tests.conftest import Door, Rig
 from tests.providers.test_mail_archive import OPERATION, archived, look
 from tests.recovery.order_world import FINAL_DOT, Job
 from tests.recovery.test_receivers_faults import LETTER, NEW_DATE, Aim, aside
+from tests.workflows.encrypted import encrypting, payloads_in
+from workflows.codec import EncryptionCodec
 from workflows.names import order_id
 
 PAGE = Path(__file__).parents[2] / "docs" / "personal-data.md"
-TABLE = "## Where each stands\n"  # the heading above it
+TABLE, LEFT = "## Where each stands\n", "## What an erasure leaves\n"  # the headings above them
 LOG = "the worker's log"
+WITHOUT_KEY = "Temporal, read without the key"
+KEY = "payload_key_1"
 
 
-async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig) -> None:
-    """Red: log `input.args` in activities/observe.py, put `requested_by` into `progress._details`, or log a refused body."""
+@pytest.mark.parametrize("keys", ["", KEY], ids=["plain", "encrypted"])
+async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig, keys: str) -> None:
+    """Red: log `input.args` in activities/observe.py, put `requested_by` into `progress._details`, or log a refused body;
+    leave the codec out in worker.py.
+    """
+    ours = await encrypting(rig, keys)
     person, reference = f"canary.{uuid.uuid4().hex}@example.com", f"canary-{uuid.uuid4().hex}"
     target = rig.payment()
     proposal = rig.proposal(
         target, amount=5_000, requested_by=person, evidence=[{"kind": "mail", "reference": reference}]
     )
     port = free_port()
-    rig.stack.worker(EFFECTS_LOG_LEVEL="debug", EFFECTS_BACKOFF="0.2", EFFECTS_INBOX_PORT=str(port))
+    told = {"EFFECTS_LOG_LEVEL": "debug", "EFFECTS_BACKOFF": "0.2", "EFFECTS_PAYLOAD_KEYS": keys}
+    rig.stack.worker(**told, EFFECTS_INBOX_PORT=str(port))
     rig.stack.stripe.control.fault("lost-answer", payment_intent=target)
-    answer = await rig.propose(proposal)
+    answer = await ours.propose(proposal)
     approval = await rig.signed(answer.operation_id, "alice", "approval")
-    await rig.decide(proposal, approval)
+    await ours.decide(proposal, approval)
     await rig.until(answer.operation_id, "succeeded")
-    handle = rig.handle(proposal)
+    handle = ours.handle(proposal)
     await handle.result()
     history = readable(str((await handle.fetch_history()).events))  # the event starts another run
     door = Door(f"http://{LOOPBACK}:{port}/stripe", rig)
@@ -61,13 +74,13 @@ async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig) -> N
     assert event["id"] in log and WEBHOOK_SECRET not in log
     assert answer.operation_id in log
     described = str((await handle.describe()).raw_description)
-    details = str((await rig.propose(proposal)).model_dump())
+    details = str((await ours.propose(proposal)).model_dump())
     for canary in (person, reference, proposal.token, approval["proof"], approval["statement"], SECRET_KEY):
         assert canary not in log, canary[:12]
         assert canary not in described
         assert canary not in details
-    # Inputs cross Temporal (encrypting them is the codec's work); the provider's secret never does.
-    assert person in history and SECRET_KEY not in history
+    # Inputs cross Temporal, where only a key hides them; the provider's secret never does.
+    assert (person in history) is (not keys) and SECRET_KEY not in history
 
 
 @pytest.mark.parametrize("said", ['{tag} BAD no search: TO "RECIPIENT"\r\n', "* BYE RECIPIENT\r\n"], ids=["bad", "bye"])
@@ -96,12 +109,16 @@ class Asked:
 async def test_what_stands_where_is_what_the_page_says(desk: Rig) -> None:
     """The table of docs/personal-data.md, in both directions: what is found stands in it, and what it says is found.
 
+    What Temporal keeps is encrypted, and searched twice: with the key, and as it is without. Then all of it is erased, and the
+    ledger holds what the second table says. Red: empty nothing but the operations.
+
     Red: log `input.args` in activities/observe.py; put `requested_by` into `progress._details` or a summary, or the facts of
     a preflight into its event; leave the recipient out of what `Mail.send` cuts; keep the comment in `records_of` of
-    tryton_delivery.py; take a kind out of the page, or put one in.
+    tryton_delivery.py; take a kind out of the page, or put one in; leave the failure converter out in converter.py.
     """
+    desk = await encrypting(desk, KEY)
     asked = await aside(ask, desk)
-    desk.stack.worker(EFFECTS_LOG_LEVEL="debug", EFFECTS_BACKOFF="0.2")
+    desk.stack.worker(EFFECTS_LOG_LEVEL="debug", EFFECTS_BACKOFF="0.2", EFFECTS_PAYLOAD_KEYS=KEY)
     await play(desk, asked)
     texts = await ledger(desk) | await temporal(desk, asked.order) | {LOG: log_of(desk)}
     assert await asked.order.id_of(Step.MAIL) in texts[LOG]
@@ -114,18 +131,34 @@ async def test_what_stands_where_is_what_the_page_says(desk: Rig) -> None:
     assert {p: kinds for p, kinds in found.items() if kinds} == {p: kinds for p, kinds in said.items() if kinds}
     for secret in secrets_of(desk):
         assert [place for place, text in texts.items() if secret in text] == []
+    await erase_everything(desk)
+    left = {
+        place: {kind for kind, values in asked.planted.items() if any(kernel(value) in text for value in values)}
+        for place, text in (await ledger(desk)).items()
+    }
+    assert {place: kinds for place, kinds in left.items() if kinds} == page(LEFT)
 
 
-def page() -> dict[str, set[str]]:
-    """The page's table: what stands in each place."""
-    table = PAGE.read_text().partition(TABLE)[2].partition("\n## ")[0]
+async def erase_everything(desk: Rig) -> None:
+    """All that was played has ended; the ledger verifies afterwards."""
+    async with desk.ledger.transaction() as conn:
+        ended = await erasure.ended_before(conn, await now(conn), 100)
+        for operation in ended:
+            await erasure.erase(conn, operation, "mira", "a test")
+        assert len(ended) == len(await views.every_id(conn)) == 9
+        assert (await verify(conn)).differences == []
+
+
+def page(heading: str = TABLE) -> dict[str, set[str]]:
+    """A table of the page: what stands in each place."""
+    table = PAGE.read_text().partition(heading)[2].partition("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
     ]
     told: dict[str, set[str]] = {}
     for places, kinds, *_ in rows[2:]:  # below the heads and the line under them
-        for place in places.split(", "):
-            told[place.strip("`")] = set(kinds.split(", ")) - {"nothing"}
+        for place in re.findall(r"`([^`]+)`", places):
+            told[place] = set(kinds.split(", ")) - {"nothing"}
     return told
 
 
@@ -259,18 +292,27 @@ async def ledger(desk: Rig) -> dict[str, str]:
 
 
 async def temporal(desk: Rig, order: Job) -> dict[str, str]:
-    """What Temporal keeps of the order and of every operation, and what it shows."""
+    """What Temporal keeps of the order and of every operation, and what it shows: with the key, and without it."""
+    codec = desk.client.data_converter.payload_codec
+    assert isinstance(codec, EncryptionCodec)
     async with desk.ledger.transaction() as conn:
         rows = await (await conn.execute("select tenant || '/' || business_key as id from operations")).fetchall()
-    found = dict.fromkeys(("order history", "operation history", "visibility", "summaries", "current details"), "")
+    places = ("order history", "operation history", "visibility", "summaries", "current details", WITHOUT_KEY)
+    found = dict.fromkeys(places, "")
     for name in (order_id(order.order.tenant, order.order.order), *(row["id"] for row in rows)):
         handle = desk.client.get_workflow_handle(name)
-        events = (await handle.fetch_history()).events
+        fetched = await handle.fetch_history()
         described = (await handle.describe()).raw_description
+        opened, memo = (
+            [(where, codec.opened(payload)) for where, payload in payloads_in(kept)]
+            for kept in (fetched.to_json(), MessageToJson(described.workflow_execution_info))
+        )
         shown = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
-        found["order history" if name.startswith("order:") else "operation history"] += readable(str(events))
-        found["visibility"] += str(described.workflow_execution_info)
-        found["summaries"] += str(described.execution_config) + "".join(str(event.user_metadata) for event in events)
+        history = "order history" if name.startswith("order:") else "operation history"
+        found[history] += readable(f"{fetched.events} {opened}")
+        found[WITHOUT_KEY] += readable(f"{fetched.events} {described}")
+        found["visibility"] += f"{described.workflow_execution_info} {memo}"
+        found["summaries"] += str([inside for where, inside in opened if where.startswith("userMetadata")])
         found["current details"] += shown.current_details
     return found
 

@@ -137,7 +137,7 @@ async def test_a_listing_that_broke_off_goes_on_at_its_page_and_the_next_begins_
         assert (told.listed, told.findings) == (0, 2) and "http_status 429" in told.left_out[0]
         async with rig.ledger.transaction() as conn:
             latest = await audits.latest(conn)
-        assert latest is not None and not latest["complete"] and "429" in latest["left_out"]
+        assert latest is not None and not latest.complete and "429" in latest.left_out
         told = await audit(rig)
         assert (told.listed, told.findings, told.left_out) == (3, 5, [])
         assert [p.get("starting_after") for p in listings(rig)] == [None, refunds[3], refunds[3], refunds[1]]

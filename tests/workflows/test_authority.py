@@ -4,6 +4,8 @@ import asyncio
 import base64
 from typing import Any
 
+import pytest
+
 from activities.messages import Answer
 from ledger.statement import new_private_key
 from tests.conftest import Rig
@@ -128,10 +130,12 @@ async def test_a_temporal_client_without_keys_moves_no_money(rig: Rig) -> None:
     assert row is not None and row["n"] == 0
 
 
-async def test_a_forged_activity_completion_does_not_make_a_success(rig: Rig) -> None:
+@pytest.mark.parametrize("readable", [True, False])
+async def test_a_forged_activity_completion_does_not_make_a_success(rig: Rig, readable: bool) -> None:
     """Somebody with write access to the namespace completes the dispatch activity by hand, while the call still runs.
 
-    The ledger is believed, not the activity's return value. Red: `_tell` what `calls.dispatch` returned, and return.
+    The ledger is believed, not the activity's return value. Red: `_tell` what `calls.dispatch` returned, and return; let
+    `calls.dispatch` expect a `Progress`, and what is none stops the workflow for ever.
     """
     target = rig.payment()
     rule = rig.stack.stripe.control.fault("slow", payment_intent=target)
@@ -150,7 +154,7 @@ async def test_a_forged_activity_completion_does_not_make_a_success(rig: Rig) ->
             run_id=described.run_id,
             activity_id=pending.activity_id,
         )
-        await activity.complete(forged)
+        await activity.complete(forged if readable else ["nothing", "of", "ours"])
         rig.stack.stripe.control.release(rule)
         await rig.advance(60)  # past the lease: the attempt whose activity was taken away becomes unknown
         operation = await rig.until(answer.operation_id, "succeeded")

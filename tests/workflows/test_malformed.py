@@ -15,6 +15,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 
 from tests.conftest import Rig
+from tests.workflows.encrypted import encrypting
 from tests.workflows.payloads import MALFORMED
 
 
@@ -30,14 +31,16 @@ async def _signal(rig: Rig, workflow_id: str, name: str, payloads: list[Any]) ->
     )
 
 
-async def test_no_malformed_signal_wedges_a_waiting_operation(rig: Rig) -> None:
-    """All 13 payloads to all four signals, by raw gRPC as the Web UI sends them; then a real withdrawal by cancel ends it.
+@pytest.mark.parametrize("keys", ["", "payload_key_1"], ids=["plain", "encrypted"])
+async def test_no_malformed_signal_wedges_a_waiting_operation(rig: Rig, keys: str) -> None:
+    """Every payload to all four signals, by raw gRPC as the Web UI sends them; then a real withdrawal by cancel ends it.
 
-    Red: give `decide` a typed positional parameter instead of `*args`.
+    Red: give `decide` a typed positional parameter instead of `*args`; use the SDK's `DataConverter`; let the codec raise.
     """
+    ours = await encrypting(rig, keys)
     proposal = rig.proposal(rig.payment(), amount=5_000)
-    async with rig.worker():
-        answer = await rig.propose(proposal)
+    async with rig.worker(payload_keys=keys):
+        answer = await ours.propose(proposal)
         assert answer.state == "awaiting_approval"
         handle = rig.handle(proposal)
         for name in ("decide", "resolve", "withdraw", "look_now", "nobody_knows_this"):
@@ -46,7 +49,7 @@ async def test_no_malformed_signal_wedges_a_waiting_operation(rig: Rig) -> None:
         await handle.cancel()
         operation = await rig.until(answer.operation_id, "blocked")
         assert operation.reason == "withdrawn"
-        assert (await handle.result())["state"] == "blocked"
+        assert (await ours.handle(proposal).result())["state"] == "blocked"
     refused = [e.body for e in await rig.trail(answer.operation_id) if e.kind in ("junk_refused", "statement_refused")]
     assert sum(body["count"] for body in refused) == 3 * len(
         MALFORMED
@@ -54,12 +57,14 @@ async def test_no_malformed_signal_wedges_a_waiting_operation(rig: Rig) -> None:
     assert {"decide without a JSON object", "decide with 0 payloads instead of one"} <= {b["rule"] for b in refused}
 
 
+@pytest.mark.parametrize("keys", ["", "payload_key_1"], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("name", ["decide", "propose"])
-async def test_malformed_updates_are_rejected_with_an_answer(rig: Rig, name: str) -> None:
+async def test_malformed_updates_are_rejected_with_an_answer(rig: Rig, name: str, keys: str) -> None:
     """The validator answers; the workflow's history stays as it was."""
+    ours = await encrypting(rig, keys)
     proposal = rig.proposal(rig.payment(), amount=5_000)
-    async with rig.worker():
-        await rig.propose(proposal)
+    async with rig.worker(payload_keys=keys):
+        await ours.propose(proposal)
         handle = rig.handle(proposal)
         for label, payloads in MALFORMED.items():
             answer = await rig.client.workflow_service.update_workflow_execution(
@@ -76,28 +81,31 @@ async def test_malformed_updates_are_rejected_with_an_answer(rig: Rig, name: str
                 )
             )
             assert answer.outcome.HasField("failure"), label
-        again = await rig.propose(proposal)
+        again = await ours.propose(proposal)
         assert again.state == "awaiting_approval"
 
 
-@pytest.mark.parametrize("label", sorted(MALFORMED))
-async def test_a_malformed_start_is_refused_and_stores_nothing(rig: Rig, label: str) -> None:
-    """Plain start by name and JSON, as anybody with a Temporal client can send it."""
-    workflow_id = f"acme/{uuid.uuid4().hex}"
-    async with rig.worker():
-        await rig.client.workflow_service.start_workflow_execution(
-            StartWorkflowExecutionRequest(
-                namespace=rig.client.namespace,
-                workflow_id=workflow_id,
-                workflow_type=WorkflowType(name="OperationWorkflow"),
-                task_queue=TaskQueue(name=rig.stack.task_queue),
-                input=Payloads(payloads=MALFORMED[label]),
-                request_id=uuid.uuid4().hex,
+@pytest.mark.parametrize("keys", ["", "payload_key_1"], ids=["plain", "encrypted"])
+async def test_a_malformed_start_is_refused_and_stores_nothing(rig: Rig, keys: str) -> None:
+    """Plain starts by name and JSON, as anybody with a Temporal client can send them."""
+    ours = await encrypting(rig, keys)
+    async with rig.worker(payload_keys=keys):
+        for label, payloads in MALFORMED.items():
+            await rig.client.workflow_service.start_workflow_execution(
+                StartWorkflowExecutionRequest(
+                    namespace=rig.client.namespace,
+                    workflow_id=f"acme/{rig.stack.name}-{label}",
+                    workflow_type=WorkflowType(name="OperationWorkflow"),
+                    task_queue=TaskQueue(name=rig.stack.task_queue),
+                    input=Payloads(payloads=payloads),
+                    request_id=uuid.uuid4().hex,
+                )
             )
-        )
-        answer = await rig.client.get_workflow_handle(workflow_id).result()
-    assert (answer["state"], answer["reason"], answer["ended"]) == ("refused", "proposal_malformed", True)
-    assert answer["message"]
+        for label in MALFORMED:
+            answer = await ours.client.get_workflow_handle(f"acme/{rig.stack.name}-{label}").result()
+            told = (answer["state"], answer["reason"], answer["ended"])
+            assert told == ("refused", "proposal_malformed", True), label
+            assert answer["message"], label
     async with rig.ledger.transaction() as conn:
         row = await (await conn.execute("select count(*) as n from operations")).fetchone()
     assert row is not None and row["n"] == 0

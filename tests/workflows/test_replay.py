@@ -5,6 +5,7 @@ A changed order of commands breaks runs that wait for weeks: use `workflow.patch
 already is driven too, and stays as it was.
 """
 
+import base64
 import json
 import os
 from pathlib import Path
@@ -16,22 +17,27 @@ from temporalio.worker import Replayer
 from activities.messages import Proposal
 from tests.conftest import Rig
 from tests.workflows.paths import PATHS
-from workflows.converter import data_converter
+from workflows.converter import converter_with
 from workflows.operation import OperationWorkflow
 from workflows.order_to_invoice import OrderToInvoiceWorkflow
 
 HISTORIES = Path(__file__).parent.parent / "histories"
+KEY = base64.b64encode(bytes(range(32))).decode()
 SAVED = sorted(HISTORIES.rglob("*.json"))
 
 
+@pytest.mark.parametrize("keys", ["", "plain,key_1", "key_1"])
 @pytest.mark.parametrize("path", SAVED, ids=lambda p: f"{p.parent.name}/{p.stem}")
-async def test_a_saved_history_replays(path: Path) -> None:
+async def test_a_saved_history_replays(path: Path, keys: str) -> None:
     """Red: add an activity call before the first one in `OperationWorkflow.run`, or leave its `_tell_parent` out; begin the
-    steps before they are read, or the other way round, in `OrderToInvoiceWorkflow.run`.
+    steps before they are read, or the other way round, in `OrderToInvoiceWorkflow.run`. They were kept in clear, as are those
+    of whoever switches encryption on: with keys, they replay as well.
     """
     history = WorkflowHistory.from_json(path.stem, path.read_text())
     replayer = Replayer(
-        workflows=[OperationWorkflow, OrderToInvoiceWorkflow], data_converter=data_converter, build_id="a test"
+        workflows=[OperationWorkflow, OrderToInvoiceWorkflow],
+        data_converter=converter_with(keys, lambda name: KEY),
+        build_id="a test",
     )
     await replayer.replay_workflow(history)
 
