@@ -15,7 +15,7 @@ from ledger.errors import Refused
 from ledger.fingerprint import canonical_bytes
 from ledger.model import Operation
 from ledger.states import State
-from ledger.store import checkpoints, events, operations
+from ledger.store import checkpoints, erasure, events, operations
 from ledger.store.database import Connection, now
 from ledger.store.verify import Verified, verify
 from ledger.trail import Event, EventKind, body_text, chain_hash
@@ -146,7 +146,7 @@ async def test_what_is_gone_without_a_trace_is_found_by_the_checkpoint_alone(own
     """An operation with all that belongs to it, and the end of the ledger's own trail."""
     operation = await own_book.approved()
     async with own_book.ledger.transaction() as conn:
-        await events.append_to_ledger(conn, EventKind.CLOCK_MOVED, {"seconds": 1})
+        await events.append_to_ledger(conn, EventKind.HELD, {"scope": "all"})
     file = await kept(own_book, tmp_path / "kept")
     async with own_book.connection("postgres") as conn:
         await conn.execute(UNSEEN)
@@ -160,6 +160,22 @@ async def test_what_is_gone_without_a_trace_is_found_by_the_checkpoint_alone(own
     assert await recomputed(own_book) == []
     rows = [row for row, _ in await compared(own_book, file)]
     assert rows == ["the ledger's own trail", f"operation {operation.operation_id}"]
+
+
+async def test_an_erasure_is_no_difference(own_book: Book, tmp_path: Path) -> None:
+    """The chain runs over digests, and what the trail tells of the content is still compared with what is left of it.
+
+    Red: compare the digest of the request of an erased operation, or leave `fingerprint` out of what remains.
+    """
+    operation = await own_book.approved()
+    assert (await own_book.dispatch(operation)).state == "succeeded"
+    file = await kept(own_book, tmp_path / "kept")
+    async with own_book.connection() as conn:
+        await erasure.erase(conn, operation, "mira", "a request")
+        await conn.commit()
+    assert await recomputed(own_book) == [] == await compared(own_book, file)
+    first, *_, opened = [e.body for e in await own_book.trail(operation) if e.number == 1 or e.kind == "attempt_opened"]
+    assert first["fingerprint"] == operation.fingerprint.hex() and len(opened["request"]) == 64
 
 
 async def test_more_gone_than_anybody_reads_are_counted(
