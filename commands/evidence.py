@@ -19,7 +19,9 @@ async def write(voice: Voice, name: str, out: Path | None) -> Page:
     async with reading(ledger_dsn(settings())) as reader, reader.snapshot() as conn:
         operation = await named(conn, name)
         if operation.erased_at is not None:
-            why = "its personal fields were erased, and with them what was asked and signed: evidence is taken before that"
+            why = (
+                "its personal fields were erased, and what was signed with them: a bundle made before that still holds"
+            )
             raise Refused("erased", why, field="operation")
         document = bundle(await evidence.rows_of(conn, operation.operation_id))
     file = out or Path(f"evidence-{operation.operation_id}.json")

@@ -19,7 +19,7 @@ REMAINS_PREFIX = b"effect-ledger/remains/v1\n"
 _MOVES = """
 fingerprint settled_by unknown_seconds
 reason row waived people_needed config_version review_at field people by person kid token_of read_at_provider typ decision jti
-rule count message_digest digest facts_digest
+rule count message_digest digest facts_digest fingerprint request contract
 """
 _EVIDENCE = """
 request contract webhook

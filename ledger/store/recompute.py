@@ -78,7 +78,7 @@ def content_problems(operation: Operation, frozen: Mapping[str, str | None], tol
         if event.number == 1:
             kept = {"fingerprint": operation.fingerprint.hex()}
         elif event.kind is EventKind.ATTEMPT_OPENED:
-            # the request goes with an erasure; its digest stays
+            # the request of an erased operation is gone; its digest in the event is what is left of it
             kept = {n: d for n, d in frozen.items() if n != "request" or operation.erased_at is None}
         for name, value in kept.items():
             if event.body.get(name, value) != value:

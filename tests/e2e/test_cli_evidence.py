@@ -75,6 +75,11 @@ async def test_an_auditor_verifies_what_people_approved_and_what_they_settled(
     assert (refused.code, refused.document["error"]["rule"]) == (3, "file_exists")
     told = await effects("verify", "--checkpoint", str(tmp_path / "checkpoint.jsonl"))
     assert (told.code, told.document["verified"]["checkpointed trails"]) == (0, 3), told
+    assert (await effects("erase", operations[0], "--by", "mira", "--reason", "asked for", "--yes")).code == 0
+    gone = await effects("evidence", operations[0], "--out", str(tmp_path / "gone.json"))
+    assert (gone.code, gone.document["error"]["rule"]) == (3, "erased") and not (tmp_path / "gone.json").exists()
+    told = await effects("verify", "--checkpoint", str(tmp_path / "checkpoint.jsonl"))
+    assert (told.code, told.document["differences"]) == (0, []), told
     text = (tmp_path / "found.json").read_text()
     (tmp_path / "changed.json").write_text(text.replace(rig.effects(found)[0].refund, "re_other"))
     changed = await asyncio.to_thread(audited, tmp_path, "changed.json")

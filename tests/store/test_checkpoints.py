@@ -11,15 +11,19 @@ from commands import checkpoint
 from commands.exits import Misuse
 from commands.writing import new_file
 from ledger.checkpoint import Checkpoint, Head, lines_digest, read_line, seal
+from ledger.config import Key, Person
+from ledger.config_check import check
 from ledger.errors import Refused
+from ledger.evidence import bundle, written
 from ledger.fingerprint import canonical_bytes
 from ledger.model import Operation
+from ledger.statement import new_private_key, public_x
 from ledger.states import State
-from ledger.store import checkpoints, events, operations
+from ledger.store import checkpoints, erasure, events, evidence, operations
 from ledger.store.database import Connection, now
 from ledger.store.verify import Verified, verify
 from ledger.trail import Event, EventKind, body_text, chain_hash
-from tests.store.conftest import AUDIENCE, SIGNERS, Book, document
+from tests.store.conftest import AUDIENCE, READER, SIGNERS, Book, document
 
 # Whoever owns the database may do this: no trigger sees it.
 UNSEEN = "set session_replication_role = replica"
@@ -146,7 +150,7 @@ async def test_what_is_gone_without_a_trace_is_found_by_the_checkpoint_alone(own
     """An operation with all that belongs to it, and the end of the ledger's own trail."""
     operation = await own_book.approved()
     async with own_book.ledger.transaction() as conn:
-        await events.append_to_ledger(conn, EventKind.STATEMENT_REFUSED, {"typ": "hold", "rule": "expired", "count": 1})
+        await events.append_to_ledger(conn, EventKind.HELD, {"scope": "all"})
     file = await kept(own_book, tmp_path / "kept")
     async with own_book.connection("postgres") as conn:
         await conn.execute(UNSEEN)
@@ -160,6 +164,38 @@ async def test_what_is_gone_without_a_trace_is_found_by_the_checkpoint_alone(own
     assert await recomputed(own_book) == []
     rows = [row for row, _ in await compared(own_book, file)]
     assert rows == ["the ledger's own trail", f"operation {operation.operation_id}"]
+
+
+async def test_an_erasure_is_no_difference(own_book: Book, tmp_path: Path) -> None:
+    """The chain runs over digests, and what the trail tells of the content is still compared with what is left of it.
+
+    Red: compare the digest of the request of an erased operation, or leave `fingerprint` out of what remains.
+    """
+    operation = await own_book.approved()
+    assert (await own_book.dispatch(operation)).state == "succeeded"
+    file = await kept(own_book, tmp_path / "kept")
+    async with own_book.connection() as conn:
+        await erasure.erase(conn, operation, "mira", "a request")
+        await conn.commit()
+    assert await recomputed(own_book) == [] == await compared(own_book, file)
+    first, *_, opened = [e.body for e in await own_book.trail(operation) if e.number == 1 or e.kind == "attempt_opened"]
+    assert first["fingerprint"] == operation.fingerprint.hex() and len(opened["request"]) == 64
+
+
+async def test_a_reader_can_carry_out_both_and_a_signer_needs_no_role(own_book: Book) -> None:
+    """The role that changes nothing suffices, and nobody who signs checkpoints must be able to sign anything else.
+
+    Red: revoke select on `sightings` from `effects_reader`.
+    """
+    operation = await own_book.approved()
+    await own_book.dispatch(operation)
+    async with own_book.connection(READER) as conn:
+        assert [head.stream async for head in checkpoints.heads(conn)][1:] == [operation.operation_id]
+        carried = bundle(await evidence.rows_of(conn, operation.operation_id))
+    assert carried["operation"]["state"] == "succeeded" and written(carried) == written(carried)
+    signer = Person(name="checkpoints", keys=(Key(kid="checkpoints-1", x=public_x(new_private_key())),))
+    base = document()
+    check(base.model_copy(update={"people": (*base.people, signer)}).in_order())
 
 
 async def test_more_gone_than_anybody_reads_are_counted(
