@@ -15,7 +15,7 @@ NPM_STAMP := $(PEERS_VENV)/npm/.installed
 NPM_FLAGS := --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo up test explore unit faults soak check lint types imports lock docs clean
+.PHONY: help venv demo up test screens explore unit faults soak check lint types imports lock docs clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -82,6 +82,9 @@ soak: $(STAMP) $(ERP_STAMP) ## mix faults and kills over many operations for SEC
 	@$(BIN)/python -m devstack.tryton
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+screens: $(STAMP) ## drive Temporal's Web UI in headless Chromium and write the pictures in docs/pictures
+	@EFFECTS_PICTURES=1 $(BIN)/python -m pytest tests/e2e/test_web_ui.py
+
 unit: $(STAMP) ## tests that need no server
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
@@ -106,7 +109,7 @@ docs: $(STAMP) ## write the generated parts of README, ARCHITECTURE and docs/ an
 	@$(BIN)/python -m docs.generate
 
 lock: $(STAMP) ## pin the requirements anew, with hashes and without hosts
-	@for group in dev run uv erp peers; do \
+	@for group in dev run build uv erp peers; do \
 	  case $$group in dev) args="--group dev pyproject.toml";; run) args=pyproject.toml;; *) args="--group pyproject.toml:$$group";; esac; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" $$args -o requirements/$$group.txt || exit 1; done

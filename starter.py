@@ -6,7 +6,6 @@ Wiring only: names, options and help. The bodies stand in `commands/` and are im
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,9 @@ from typer.exceptions import TyperException
 
 from commands import options
 from commands.exits import Exit, Misuse, table
-from commands.keeping import config, keys
+from commands.keeping import config, keys, register
+from commands.owning import erase, restored
+from commands.proposing import propose
 from commands.voice import run, tell_error
 
 EPILOG = "\b\nExit codes:\n" + table()
@@ -28,10 +29,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-propose = typer.Typer(help="Ask for an effect, signed with a granted key.", no_args_is_help=True, rich_markup_mode=None)
 clock = typer.Typer(help="The movable clock of a dev stack.", no_args_is_help=True, rich_markup_mode=None)
 for group, name in ((propose, "propose"), (keys, "keys"), (config, "config"), (clock, "clock")):
     app.add_typer(group, name=name)
+for body in (restored, erase):
+    app.command()(body)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,72 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Abort:
         return 130
     return code if isinstance(code, int) else 0
-
-
-@propose.command("refund")
-def propose_refund(
-    payment: Annotated[str, options.arg("pi_… or ch_… of the payment to give back.")],
-    amount: Annotated[str, options.opt("Like 15.00: all decimals of the currency, or none.")],
-    currency: Annotated[str, options.opt("Three lower-case letters.")],
-    key: Annotated[str, options.opt("Business key: the name of this one intent.")],
-    requested_by: Annotated[str, options.opt("The human for whom it is asked.")],
-    tenant: Annotated[str, options.opt("The tenant; the key's own if left out.")] = "",
-    actor: Annotated[str, options.opt("In whose name; the key's only actor if left out.")] = "",
-    evidence: Annotated[list[str] | None, options.opt("kind=reference, like ticket=T-77; repeatable.")] = None,
-    distinct_from: Annotated[
-        list[str] | None, options.opt("An operation or receipt that looks the same and is not; repeatable.")
-    ] = None,
-    reason: Annotated[str, options.opt("duplicate or requested_by_customer.")] = "",
-    who: options.As = "",
-    key_file: options.KeyFile = None,
-    wait: Annotated[float | None, options.opt("Seconds to wait until it is settled.", min=0)] = None,
-    fault: Annotated[str, options.opt("Dev stack only: break this one, like lost-answer.")] = "",
-    as_json: options.Json = False,
-) -> int:
-    """Propose a refund. The same command again with the same key is the poll: it never makes a second one."""
-    from commands.propose import Wanted, refund
-
-    wanted = Wanted(
-        target=payment,
-        amount=amount,
-        currency=currency,
-        business_key=key,
-        requested_by=requested_by,
-        tenant=tenant,
-        actor=actor,
-        reason=reason,
-        evidence=evidence or [],
-        distinct_from=distinct_from or [],
-    )
-    return run(as_json, lambda voice: refund(voice, wanted, who, key_file, wait, fault))
-
-
-@propose.command("file")
-def propose_file(
-    file: Annotated[Path, options.arg("JSON: action, target, arguments, business_key, actor and the rest.")],
-    who: options.As = "",
-    key_file: options.KeyFile = None,
-    wait: Annotated[float | None, options.opt("Seconds to wait until it is settled.", min=0)] = None,
-    as_json: options.Json = False,
-) -> int:
-    """Propose what a JSON file says, for any action. The same file again is the poll."""
-    from commands.files import proposal
-
-    return run(as_json, lambda voice: proposal(voice, file, who, key_file, wait))
-
-
-@propose.command("order")
-def propose_order(
-    file: Annotated[Path, options.arg("JSON: the order as it was read from the mail.")],
-    who: options.As = "",
-    key_file: options.KeyFile = None,
-    wait: Annotated[float | None, options.opt("Seconds to wait until all its steps ended.", min=0)] = None,
-    as_json: options.Json = False,
-) -> int:
-    """Invoice an order, update the customer, confirm by mail. The same file again is the poll, and resumes."""
-    from commands.files import order
-
-    return run(as_json, lambda voice: order(voice, file, who, key_file, wait))
 
 
 @app.command()
@@ -193,8 +129,11 @@ def show(operation: options.OperationName, as_json: options.Json = False) -> int
 
 
 @app.command()
-def trail(operation: options.OperationName, as_json: options.Json = False) -> int:
-    """Everything that happened to it, in sentences: when, what, who."""
+def trail(
+    operation: Annotated[str, options.arg("One of them; the ledger itself if left out: configuration, holds.")] = "",
+    as_json: options.Json = False,
+) -> int:
+    """Everything that happened to an operation, or to the ledger itself, in sentences: when, what, who."""
     from commands.show import trail
 
     return run(as_json, lambda voice: trail(voice, operation))
@@ -260,7 +199,7 @@ def hold(
 
 @app.command()
 def release(
-    scope: Annotated[str, options.arg("The scope as it was held.")],
+    scope: Annotated[str, options.arg("The scope as it was held; `restored` after a restore.")],
     reason: options.Reason,
     who: options.As = "",
     key_file: options.KeyFile = None,
@@ -280,6 +219,14 @@ def holds(as_json: options.Json = False) -> int:
     from commands.holding import current
 
     return run(as_json, current)
+
+
+@app.command()
+def doctor(as_json: options.Json = False) -> int:
+    """What answers, what is unsettled, and what to do first; works while workers or Temporal are down."""
+    from commands.doctor import doctor
+
+    return run(as_json, doctor)
 
 
 @app.command()
@@ -339,6 +286,9 @@ def migrate(
     return run(as_json, lambda voice: migrate(voice, check=check, test_clock=test_clock))
 
 
+app.command()(register)
+
+
 @app.command()
 def verify(as_json: options.Json = False) -> int:
     """Recompute hash chains, states, fingerprints and signatures; name every row that differs."""
@@ -350,12 +300,13 @@ def verify(as_json: options.Json = False) -> int:
 @app.command()
 def audit(
     repair: Annotated[bool, options.opt("Start or wake what nobody works on.", "--repair")] = False,
+    wait: Annotated[float, options.opt("Seconds to wait for a worker to list the providers; 0: ask none.", min=0)] = 60,
     as_json: options.Json = False,
 ) -> int:
-    """Compare the ledger with Temporal: open operations without a workflow, overdue ones, workflows without an operation."""
+    """Compare the ledger with Temporal and with what providers list: what nobody works on, and what nobody recorded."""
     from commands.audit import audit
 
-    return run(as_json, lambda voice: audit(voice, repair=repair))
+    return run(as_json, lambda voice: audit(voice, repair=repair, wait=wait))
 
 
 @clock.command("advance")

@@ -16,12 +16,17 @@ from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.approve import Approve
+from activities.audit import Audit
 from activities.dispatch import Dispatch
 from activities.hold import Hold
+from activities.measuring import measuring
+from activities.metrics import Meters, runtime
+from activities.notices import posting
 from activities.observe import Observing, configure_logging
 from activities.ports import Ports, Secrets
 from activities.propose import Propose
@@ -35,28 +40,30 @@ from inbox.serve import receiving
 from ledger.config import Document
 from ledger.errors import LedgerError, Refused
 from ledger.model import Operation
-from ledger.store import clock, configuration
+from ledger.store import clock, configuration, holds
 from ledger.store.database import Ledger
 from ledger.store.migrate import check, migrate
 from providers.port import Credential
 from providers.registry import Registry, default_registry
+from workflows.audit import AuditWorkflow
 from workflows.converter import converter_with
 from workflows.events import TakeEventsWorkflow
 from workflows.hold import HoldWorkflow
 from workflows.operation import SEARCH_ATTRIBUTES, OperationWorkflow
 from workflows.order_to_invoice import OrderToInvoiceWorkflow
-from workflows.waking import schedule_events, signal
+from workflows.polling import pollers, stuck
+from workflows.waking import TemporalRuns, schedule_audit, schedule_events, signal
 
 log = structlog.get_logger()
 
 
-async def connect(settings: Settings) -> Client:
+async def connect(settings: Settings, on: Runtime | None = None) -> Client:
     """A Temporal client by TEMPORAL_… variables or its own config file; raises with the address that did not answer."""
     converter = converter_with(settings.payload_keys, Secrets(settings.secrets_dir).read)
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "localhost:7233")
     try:
-        return await Client.connect(**config, data_converter=converter)
+        return await Client.connect(**config, data_converter=converter, runtime=on)
     except (RPCError, RuntimeError, OSError) as error:
         address = config["target_host"]
         raise Refused(
@@ -71,10 +78,12 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
         raise Refused("dsn_missing", "set EFFECTS_LEDGER_DSN to the ledger's Postgres")
     if settings.owner_dsn:
         await migrate(settings.owner_dsn, test_clock=settings.dev)
-    ledger = Ledger(settings.ledger_dsn, max_size=settings.pool_size)
+    told_on = runtime(settings.metrics_host, settings.metrics_port) if settings.metrics_port else None
+    meters = Meters(told_on.metric_meter) if told_on else Meters()
+    ledger = Ledger(settings.ledger_dsn, max_size=settings.pool_size, count=meters.count)
     await ledger.open()
     try:
-        client = await connect(settings)
+        client = await connect(settings, told_on)
         registry = default_registry(settings.stripe_base_url)
         secrets = Secrets(settings.secrets_dir)
         await check_ledger(ledger, settings)
@@ -89,6 +98,8 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
             seam=seam(settings.seam if settings.dev else ""),
             wake=waker(client),
             look_now=partial(look_now, client, settings.task_queue),
+            runs=TemporalRuns(client, settings.task_queue),
+            meters=meters,
         )
         async with AsyncExitStack() as opened:
             worker = await opened.enter_async_context(create_worker(client, ports, settings))
@@ -96,11 +107,37 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
                 await schedule_events(
                     client, timedelta(seconds=settings.take_events_every), task_queue=settings.task_queue
                 )
+            if settings.audit_every:
+                await schedule_audit(client, timedelta(seconds=settings.audit_every), task_queue=settings.task_queue)
+            if settings.notices_url:
+                await opened.enter_async_context(posting(settings, ledger))
+            if settings.metrics_port:
+                await opened.enter_async_context(telling(ledger, meters, client, settings))
             if settings.inbox_port:
                 await opened.enter_async_context(receiving(settings, client))
             yield worker
     finally:
         await ledger.close()
+
+
+@asynccontextmanager
+async def telling(ledger: Ledger, meters: Meters, client: Client, settings: Settings) -> AsyncIterator[None]:
+    """The gauges are read every so often while this is open."""
+
+    async def how_many_poll() -> int:
+        return len(await pollers(client, settings.task_queue))
+
+    async def how_many_are_stuck() -> int:
+        return await stuck(client, settings.task_queue)
+
+    work = measuring(ledger, meters, how_many_poll, how_many_are_stuck, settings.metrics_every)
+    reading = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
 
 
 def waker(client: Client) -> Callable[[str], Awaitable[None]]:
@@ -124,7 +161,7 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow, TakeEventsWorkflow],
+        workflows=[OperationWorkflow, OrderToInvoiceWorkflow, HoldWorkflow, TakeEventsWorkflow, AuditWorkflow],
         activities=[
             propose.propose,
             propose.judge,
@@ -137,6 +174,7 @@ def create_worker(client: Client, ports: Ports, settings: Settings) -> Worker:
             take_order.plan_order,
             take_order.order_steps,
             TakeEvents(ports).take_events,
+            Audit(ports).audit,
         ],
         interceptors=[Observing()],
         build_id=version("effect-ledger"),  # left out, the SDK reads every loaded module to make one up
@@ -161,6 +199,9 @@ async def check_ledger(ledger: Ledger, settings: Settings) -> None:
                 "clock_movable", "this ledger has a test clock: it is a dev ledger; nobody's money belongs here"
             )
         await configuration.in_force(conn)
+        for hold in await holds.current(conn):  # no reason to stay down: what was sent is still looked for
+            if hold.scope == holds.RESTORED:
+                log.error("nothing is sent", what_to_do=hold.reason)
 
 
 async def check_credentials(ledger: Ledger, registry: Registry, secrets: Secrets) -> None:

@@ -17,15 +17,14 @@ from activities.messages import OperationRef, Progress
 from activities.ports import Ports, boottime
 from activities.progress import tell
 from activities.reconcile import credential_of
-from activities.settle import CLOCK_TRUSTED, authority_gone, distrust_ages, evidence, settle
+from activities.settle import CLOCK_TRUSTED, against_end, authority_gone, distrust_ages, evidence, settle
 from ledger import recovery
 from ledger.contract import Contract
 from ledger.errors import Refused, Unavailable
-from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Standing, Step
+from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Step
 from ledger.states import State
-from ledger.store import attempts, clock, configuration, events, holds, operations
+from ledger.store import attempts, clock, configuration, holds, operations
 from ledger.store.database import Connection, now
-from ledger.trail import EventKind
 from providers.port import Classified, Credential, Request
 
 HELD_PAUSE = 300.0
@@ -120,6 +119,8 @@ class Dispatch:
             )
             return await tell(conn, await operations.move(conn, operation, after, 9, at, refusal.body()))
         found = tuple(e for e in reading.preflight.effects if e.marked)
+        if any(hold.scope == holds.RESTORED for hold in held):  # nothing at all is claimed: it may have been before
+            return await self._wait(conn, operation, HELD_PAUSE, "restored: held until people release it", at)
         if held and not found:  # what is there already is settled on, and nothing is sent
             return await self._wait(conn, operation, HELD_PAUSE, "held", at)
         if await dependencies.met(conn, operation) is not Met.YES:
@@ -267,12 +268,10 @@ class Dispatch:
             if operation.state is State.IN_FLIGHT and operation.fence == number:
                 _, progress = await settle(conn, self._ports, operation)
                 return progress, False
-            exists = classified.outcome is Outcome.APPLIED and classified.standing is not Standing.VOID
-            if operation.ended_at is not None and exists and classified.receipt != operation.receipt:
-                await operations.mark_contradicted(conn, operation.operation_id)
-                told = {"what": f"ended as {operation.state}, but a late answer tells of an effect"}
-                told["receipt"] = classified.receipt or ""
-                operation = await events.append(conn, operation, EventKind.CONTRADICTION, told)
+            if operation.ended_at is not None and classified.outcome is Outcome.APPLIED:
+                operation = await against_end(
+                    conn, operation, {classified.receipt or ""}, "a late answer tells of an effect"
+                )
             return await tell(conn, operation), True
 
     async def _wait(self, conn: Connection, operation: Operation, seconds: float, why: str, at: datetime) -> Progress:

@@ -11,8 +11,8 @@ from activities.ports import Ports
 from ledger import policy
 from ledger.config import EVERYTHING, Document
 from ledger.errors import Refused
-from ledger.statement import StatementType
-from ledger.store import events, holds, operations, statements, views
+from ledger.statement import Claims, StatementType
+from ledger.store import audits, events, holds, incarnation, operations, statements, views
 from ledger.store.database import Connection, now
 from ledger.store.statements import Statement
 from ledger.trail import EventKind
@@ -47,9 +47,10 @@ class Hold:
         claims, person, kid = signed.claims, signed.verified.person, signed.verified.kid
         if claims.typ not in (StatementType.HOLD, StatementType.RELEASE):
             raise Refused("type_wrong", "give a hold or a release", field="typ")
-        tenant = await self._tenant_of(conn, signed.document, claims.sub)
+        tenant = await self._tenant_of(conn, signed.document, claims)
         policy.may_operate(signed.document, person, tenant, kid)
         current = await holds.locked(conn, claims.sub)
+        about = await _audited(conn, current, claims) if claims.sub == holds.RESTORED else {}
         at = await now(conn)
         statement = Statement(
             jti=claims.jti,
@@ -81,14 +82,16 @@ class Hold:
         missing = max(policy.PEOPLE_WITHOUT_PROOF - people, 0)
         if current.held and missing == 0:
             await holds.put(conn, claims.sub, held=False, since=None, jti=claims.jti, reason=claims.reason)
-            await events.append_to_ledger(conn, EventKind.RELEASED, body)
+            await events.append_to_ledger(conn, EventKind.RELEASED, body | about)
             current = await holds.locked(conn, claims.sub)
         wake = [] if current.held else await views.open_workflows(conn, claims.sub)
         return HoldAnswer(accepted=True, held=current.held, scope=claims.sub, still_needed=missing, wake=wake)
 
-    async def _tenant_of(self, conn: Connection, document: Document, scope: str) -> str:
+    async def _tenant_of(self, conn: Connection, document: Document, claims: Claims) -> str:
         """Whose operators speak for a scope; what concerns no single tenant needs an operator of everything."""
-        kind, _, name = scope.partition(":")
+        kind, _, name = claims.sub.partition(":")
+        if kind == holds.RESTORED and claims.typ is StatementType.HOLD:
+            raise Refused("scope_unknown", "that one holds by itself after a restore: hold all instead", field="sub")
         if kind == "tenant":
             if name not in document.tenants:
                 raise Refused("scope_unknown", f"no tenant {name} is configured: nothing would be held", field="sub")
@@ -101,3 +104,20 @@ class Hold:
             # The operation's lock: a claim that runs now ends first, and the next one sees the hold.
             return (await operations.lock(conn, UUID(name))).tenant
         return EVERYTHING
+
+
+async def _audited(conn: Connection, current: holds.Hold, claims: Claims) -> dict[str, int]:
+    """What a release after a restore rests on. Refused: `restore_unsaid`, `release_early`, `audit_missing`."""
+    life = await incarnation.current(conn)
+    if not life.at_home:
+        why = "this is not the database that the ledger knew: say `effects restored` with the owner's DSN first"
+        raise Refused("restore_unsaid", why, field="sub")
+    if current.since is not None and claims.iat < int(current.since.timestamp()):
+        # The ledger may have forgotten that it accepted this one before: it would count a second time.
+        why = "it was signed before the restore was said: sign again"
+        raise Refused("release_early", why, field="iat")
+    audit = await audits.latest(conn)
+    if audit is None or not audit.complete or audit.incarnation != life.number:
+        why = f"run `effects audit` to its end first: none was completed since incarnation {life.number} began"
+        raise Refused("audit_missing", why, field="sub")
+    return {"incarnation": life.number, "audit": audit.number}

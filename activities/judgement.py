@@ -118,8 +118,10 @@ async def first_send_refusal(
     conn: Connection, document: Document, operation: Operation, reading: Reading, at: datetime
 ) -> Refusal | None:
     """The full recheck of edge 7, without holds: authority, policy, expiry, and the target as just read."""
-    if any(e.marked for e in reading.preflight.effects) and await dependencies.met(conn, operation) is not Met.NEVER:
-        return None  # what it would do is already there: the claim settles on that, and sends nothing
+    if any(e.marked for e in reading.preflight.effects) and await dependencies.met(conn, operation) is Met.YES:
+        # What it would do is already there: the claim settles on that, and sends nothing. While something that it depends on
+        # is open it cannot be claimed, and so expires like any other: blocked, and told as contradicted.
+        return None
     refusal = await _standing_refusal(conn, document, operation, at)
     if refusal is None and operation.people_needed:
         given = await approvals(conn, operation)

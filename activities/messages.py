@@ -11,8 +11,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 TASK_QUEUE = "effect-ledger"
+ASKED_AGAIN = "effect_ledger_asked_again"  # the one metric that a workflow counts itself
 OPERATION_WORKFLOW = "OperationWorkflow"
 TAKE_EVENTS_WORKFLOW = "TakeEventsWorkflow"
+AUDIT_WORKFLOW = "AuditWorkflow"
 
 
 class Proposal(BaseModel):
@@ -190,13 +192,28 @@ class Taken(BaseModel):
     left: bool = False
 
 
+class Auditing(BaseModel):
+    """What an audit does beside comparing."""
+
+    repair: bool = False  # start or wake what nobody works on
+
+
+class Audited(BaseModel):
+    """What an audit did. The findings themselves stand in the ledger."""
+
+    listed: int = 0  # effects that were compared
+    findings: int = 0  # that are open now
+    repaired: list[str] = []  # workflow ids
+    left_out: list[str] = []  # listings that were not read to their end, and why
+
+
 ADVICE: dict[str, str] = {
     "refused": "Not recorded: correct the named field and ask again with the same key.",
     "key_used": "This key stands for another request: ask with exactly that request to learn how it went. A different "
     "effect is a new intent, and for a person to decide.",
     "proposed": "Recorded. Do not try again under another key; ask again with this key to learn how it went.",
     "awaiting_approval": "Recorded, a person must approve. Do not try again under another key.",
-    "approved": "Recorded and approved; it will be sent. Do not try again under another key.",
+    "approved": "Recorded and approved; it is sent as soon as nothing holds it. Do not try again under another key.",
     "in_flight": "Being sent. Do not try again under another key.",
     "unknown": "Sent, and no proof yet whether it happened. Do not try again: it is being settled. It has not been lost.",
     "needs_review": "Sent, and nobody knows yet whether it happened. A person is settling it. Do not try again.",

@@ -3,9 +3,11 @@
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from activities.metrics import Meters
 from ledger.config import Document
 from ledger.contract import Contract, Timing
 from ledger.errors import Refused
@@ -25,6 +27,28 @@ async def wakes_nobody(workflow_id: str) -> None:
 
 async def looks_at_none(operation: Operation) -> None:
     """For tests and tools without a Temporal client."""
+
+
+class Runs(Protocol):
+    """What Temporal says about the workflows of operations."""
+
+    async def running(self) -> set[str]:
+        """The ids of those that run, and are old enough to have recorded something. The listing may be behind."""
+
+    async def runs(self, workflow_id: str) -> bool:
+        """Whether this one runs, asked of the workflow itself."""
+
+
+class NoRuns:
+    """For tests and tools without a Temporal client."""
+
+    async def running(self) -> set[str]:
+        """None."""
+        return set()
+
+    async def runs(self, workflow_id: str) -> bool:
+        """Never."""
+        return False
 
 
 def contract_of(operation: Operation, registry: Registry, timing: Timing | None) -> Contract:
@@ -47,6 +71,8 @@ class Ports:
     seam: Callable[[str], None] = no_seam
     wake: Callable[[str], Awaitable[None]] = wakes_nobody
     look_now: Callable[[Operation], Awaitable[None]] = looks_at_none  # starts the workflow where none runs
+    runs: Runs = NoRuns()
+    meters: Meters = field(default_factory=Meters)  # what the trail does not tell is counted here
 
     def contract_of(self, operation: Operation) -> Contract:
         """The contract that binds this operation."""
@@ -86,9 +112,13 @@ class Secrets:
         )
 
     def read(self, name: str) -> str:
-        """The secret of this name."""
-        if self._folder is not None and (self._folder / name).is_file():
-            return _usable(name, (self._folder / name).read_text().strip())
+        """The secret of this name. Refused: `secret_missing`, `secret_malformed`."""
+        try:
+            if self._folder is not None and (self._folder / name).is_file():
+                return _usable(name, (self._folder / name).read_text().strip())
+        except OSError as error:  # copied in with the rights of another account, as happens with containers
+            told = f"the file of the secret {name} cannot be read by who runs this: {error.strerror}"
+            raise Refused("secret_malformed", told) from None
         variable = f"EFFECTS_SECRET_{name.upper()}"
         if value := os.environ.get(variable):
             return _usable(name, value)

@@ -39,6 +39,7 @@ class Propose:
             try:
                 operation = await self._find_or_record(proposal)
             except Refused as refused:
+                self._ports.meters.proposal_refused(refused.rule)
                 return Progress(
                     state="refused", reason=refused.rule, field=refused.field, message=str(refused), next=Next.DONE
                 )
@@ -82,6 +83,7 @@ class Propose:
             operation_id = fingerprint.operation_id(namespace, proposal.tenant, proposal.business_key)
             known = await operations.find(conn, operation_id)
             if known is not None and known.request_digest == digest:
+                self._ports.meters.asked_again()
                 return known  # a poll, a restart or a repair: it gives nobody new power, and needs no key
             version, document = await configuration.in_force(conn)
             signed = await admission.principal(conn, document, proposal)

@@ -11,14 +11,13 @@ from activities.judgement import is_of
 from activities.messages import OperationRef, Progress
 from activities.ports import Ports
 from activities.progress import tell
-from activities.settle import SLOW_LOOK_SECONDS, Evidence, evidence, note_standing, settle
+from activities.settle import SLOW_LOOK_SECONDS, Evidence, against_end, evidence, note_standing, settle
 from ledger import recovery
 from ledger.errors import Refused
 from ledger.model import Operation, Sighting, Standing, Step
 from ledger.states import State
-from ledger.store import attempts, configuration, events, operations
+from ledger.store import attempts, configuration, inbox, operations
 from ledger.store.database import Connection, now
-from ledger.trail import EventKind
 from providers.port import Credential, Look
 
 SETTLING_STATES = (State.IN_FLIGHT, State.UNKNOWN, State.NEEDS_REVIEW)
@@ -50,6 +49,8 @@ class Reconcile:
                 else:
                     operation, progress = await settle(conn, self._ports, operation)
                     look = await self._look_is_due(conn, operation, look_now=ref.look_now)
+            if operation.erased_at is not None:
+                return progress  # what it was about is gone: no effect could be compared with it
             if operation.ended_at is not None and operation.state is State.SUCCEEDED:
                 return await self._follow(operation, progress)
             if not look:
@@ -106,7 +107,9 @@ async def look(ports: Ports, operation: Operation) -> Operation:
     async with ports.ledger.transaction() as conn:
         began_at = await now(conn)
         every = await attempts.read_attempts(conn, operation.operation_id)
-    since = (recovery.anchor(every) or operation.proposed_at) - CLOCKS_DIFFER_BY
+        claimed_at = recovery.anchor(every) or operation.proposed_at
+        told_by = await inbox.latest_about(conn, operation.operation_id, claimed_at)
+    since = claimed_at - CLOCKS_DIFFER_BY
     credential = await credential_of(ports, operation)
     seen = Look(complete=False, detail={"problem": "no credential"})
     if credential is not None:
@@ -127,10 +130,13 @@ async def look(ports: Ports, operation: Operation) -> Operation:
             effects=effects,
             version_moved=seen.version_moved,
             witness_has_marker=seen.witness_has_marker,
-            detail=seen.detail,
+            detail=seen.detail | ({"webhook": told_by} if told_by else {}),
         )
         locked = await attempts.record_sighting(conn, locked, sighting)
-        return await _contradicted_end(conn, locked, sighting)
+        if locked.ended_at is None:
+            return locked
+        about = {e.receipt for e in effects if e.ours or e.receipt == locked.receipt}
+        return await against_end(conn, locked, about, "its effect exists")
 
 
 async def credential_of(ports: Ports, operation: Operation) -> Credential | None:
@@ -148,18 +154,6 @@ async def credential_of(ports: Ports, operation: Operation) -> Credential | None
     if owner is None or (owner.account, owner.livemode) != (operation.account, operation.livemode):
         return None
     return credential
-
-
-async def _contradicted_end(conn: Connection, operation: Operation, sighting: Sighting) -> Operation:
-    """An effect of ours on an operation that ended without one: recorded, alerted, listed, once; the end is not moved."""
-    living = sorted(e.receipt for e in sighting.effects if e.ours and e.standing is not Standing.VOID)
-    if operation.state not in (State.REJECTED, State.BLOCKED, State.UNDETERMINED) or not living:
-        return operation
-    body = {"what": f"ended as {operation.state}, but its effect exists", "receipts": living}
-    if body == await events.latest_body(conn, operation.operation_id, EventKind.CONTRADICTION):
-        return operation  # every webhook about it makes it look again
-    await operations.mark_contradicted(conn, operation.operation_id)
-    return await events.append(conn, operation, EventKind.CONTRADICTION, body)
 
 
 def _slow_look_is_due(facts: Evidence) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from temporalio import activity
@@ -13,7 +14,7 @@ from activities.messages import Message, Progress
 from activities.ports import Ports
 from activities.progress import tell
 from activities.reconcile import credential_of, look
-from activities.settle import Evidence, evidence
+from activities.settle import Evidence, evidence, settled
 from ledger import policy, recovery
 from ledger.config import Document
 from ledger.errors import Refused
@@ -143,7 +144,12 @@ class Resolve:
                 next_step="follow" if seen is not None and seen.standing is Standing.PENDING else "",
                 next_step_at=facts.now if seen is not None and seen.standing is Standing.PENDING else None,
             )
-            body = {"by": signed.verified.person, "read_at_provider": seen is not None, "evidence": claims.evidence}
+            body: dict[str, Any] = {
+                "by": signed.verified.person,
+                "read_at_provider": seen is not None,
+                "evidence": claims.evidence,
+            }
+            body |= settled(facts, "person")
             moved = await operations.move(conn, operation, after, 19, facts.now, body)
             return await tell(conn, moved)
 
@@ -174,7 +180,11 @@ class Resolve:
                 return await _wait_for_people(conn, operation, missing)
             edge, state = (20, State.REJECTED) if claims.decision == "did_not_happen" else (21, State.UNDETERMINED)
             after = replace(operation, state=state, reason="resolved", next_step="", next_step_at=None)
-            body = {"by": await agreeing(conn, signed.document, operation, claims), "evidence": claims.evidence}
+            body: dict[str, Any] = {
+                "by": await agreeing(conn, signed.document, operation, claims),
+                "evidence": claims.evidence,
+            }
+            body |= settled(facts, "person")
             moved = await operations.move(conn, operation, after, edge, facts.now, body)
             return await tell(conn, moved)
 

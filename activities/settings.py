@@ -1,10 +1,21 @@
-"""What a process is told by its environment (variables EFFECTS_…). Temporal's own connection comes from its envconfig."""
+"""What a process is told by its environment (variables EFFECTS_…). Temporal's own connection comes from its envconfig.
 
+A setting may also be a file of its name, in small letters, in the secrets folder: a DSN holds a password, which an environment
+shows to everybody who can inspect the process or its container. A variable that is set goes before its file.
+"""
+
+import os
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from activities.messages import TASK_QUEUE
 from ledger.contract import Timing
@@ -12,7 +23,7 @@ from ledger.errors import Refused
 
 
 class Settings(BaseSettings):
-    """Settings of worker and command line. Secrets are files or variables of their own, never fields of this."""
+    """Settings of worker and command line. Providers' secrets are files or variables of their own, never fields of this."""
 
     model_config = SettingsConfigDict(env_prefix="EFFECTS_", extra="ignore")
 
@@ -20,7 +31,10 @@ class Settings(BaseSettings):
     owner_dsn: str = Field(
         default="", description="the owner's DSN: migrate and apply configuration; a worker migrates with it"
     )
-    secrets_dir: Path | None = Field(default=None, description="folder with one file per secret")
+    secrets_dir: Path | None = Field(
+        default=None,
+        description="folder with one file per secret; DSNs may be files in it too, like `effects_ledger_dsn`",
+    )
     task_queue: str = Field(default=TASK_QUEUE, description="Temporal task queue of workers and command line")
     payload_keys: str = Field(
         default="",
@@ -53,6 +67,23 @@ class Settings(BaseSettings):
     take_events_every: float = Field(
         default=60.0, ge=0, description="seconds between two looks into the inbox without a hint; 0: none"
     )
+    audit_every: float = Field(
+        default=3600.0, ge=0, description="seconds between two audits, which also start what nobody works on; 0: none"
+    )
+    notices_url: str = Field(default="", description="where people's notices are posted; empty: nowhere, they wait")
+    notices_secret: str = Field(default="notices", description="name of the secret that signs them: whsec_BASE64")
+    notices_link: str = Field(
+        default="", description="where people look, {workflow_id} replaced: the run's page in Temporal's Web UI"
+    )
+    metrics_port: int = Field(
+        default=0, ge=0, le=65535, description="port of the worker's Prometheus endpoint, /metrics; 0: none"
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1", description="address that the metrics are told on, to anybody who asks"
+    )
+    metrics_every: float = Field(
+        default=15.0, gt=0, description="seconds between two readings of the whole ledger for its gauges"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="of the JSON lines on stderr"
     )
@@ -62,10 +93,28 @@ class Settings(BaseSettings):
     seam: str = Field(default="", description="NAME:kill|stop:FLAG-FILE, a crash point that fires once; dev only")
 
     @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then variables, then files in EFFECTS_SECRETS_DIR."""
+        folder = os.environ.get("EFFECTS_SECRETS_DIR", "")
+        if not (folder and Path(folder).is_dir()):
+            return init_settings, env_settings
+        return init_settings, env_settings, SecretsSettingsSource(settings_cls, secrets_dir=folder)
+
+    @classmethod
     def load(cls) -> Self:
-        """The settings of this process. Refused: `setting_malformed`, naming the variable."""
+        """The settings of this process. Refused: `setting_malformed` names the variable, `setting_unreadable` the file."""
         try:
             return cls()
+        except SettingsError as error:
+            told = f"{error.__cause__}: whoever runs this must be able to read it"
+            raise Refused("setting_unreadable", told) from None
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             name = "EFFECTS_" + "_".join(map(str, first["loc"])).upper()

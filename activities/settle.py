@@ -1,7 +1,9 @@
 """Turns recorded evidence into moves: read facts under the lock, ask `recovery.decide`, move along the edge it names."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from activities import dependencies
 from activities.dependencies import Met
@@ -149,7 +151,9 @@ async def close_attempt_as_unknown(conn: Connection, operation: Operation, at: d
 
 async def _apply(conn: Connection, operation: Operation, decision: Decision, facts: Evidence) -> Operation | None:
     """The moved operation, or None when the decision is no move from here."""
-    body = {"row": decision.row, "why": decision.reason}
+    body: dict[str, Any] = {"row": decision.row, "why": decision.reason}
+    if decision.step in (Step.SUCCEED, Step.REJECT, Step.APPROVE_AGAIN):
+        body |= _settled(operation, decision, facts)
     proved, rejection, approval = _EDGES[operation.state]
     match decision.step:
         case Step.CLOSE_ATTEMPT:
@@ -188,6 +192,23 @@ async def _apply(conn: Connection, operation: Operation, decision: Decision, fac
             return None
 
 
+def _settled(operation: Operation, decision: Decision, facts: Evidence) -> dict[str, Any]:
+    """How an unknown became known, told with its move; nothing where it never was one."""
+    if operation.state is State.IN_FLIGHT:
+        return settled(facts, "repeat") if any(a.outcome is Outcome.UNKNOWN for a in facts.attempts) else {}
+    answered = decision.receipt is not None and decision.receipt in {a.receipt for a in facts.attempts}
+    if answered or all(a.outcome is not Outcome.UNKNOWN for a in facts.attempts):
+        return settled(facts, "answer")  # of the request itself, later than its lease
+    told = facts.sightings and facts.sightings[-1].detail.get("webhook")
+    return settled(facts, "webhook" if told else "lookup")
+
+
+def settled(facts: Evidence, how: str) -> dict[str, Any]:
+    """What a move says about the unknown that it ends: how, and how many seconds after the claim that was in doubt."""
+    began = recovery.anchor(facts.attempts) or min(a.claimed_at for a in facts.attempts)
+    return {"settled_by": how, "unknown_seconds": round((facts.now - began).total_seconds(), 3)}
+
+
 def _why_rejected(decision: Decision, facts: Evidence) -> str:
     if decision.row == "D5":
         return decision.reason
@@ -209,8 +230,11 @@ async def _wait(conn: Connection, operation: Operation, decision: Decision, fact
 
 
 async def note_standing(conn: Connection, operation: Operation, standing: Standing, at: datetime) -> Operation:
-    """A receipt's standing as re-read at the provider. Good or pending that turns void is a contradiction: alert."""
-    if standing is operation.standing:
+    """A receipt's standing as re-read at the provider. Good or pending that turns void is a contradiction: alert.
+
+    Void stays void: whoever read something else read it earlier, and was stopped before writing it down.
+    """
+    if operation.standing in (standing, Standing.VOID):
         return operation
     assert operation.receipt is not None and operation.standing is not None
     told = {"receipt": operation.receipt, "standing": standing.value, "before": operation.standing.value}
@@ -225,3 +249,21 @@ async def note_standing(conn: Connection, operation: Operation, standing: Standi
         what = {"what": "the effect exists no longer: its receipt turned void", **told}
         operation = await events.append(conn, operation, EventKind.CONTRADICTION, what)
     return operation
+
+
+async def against_end(conn: Connection, operation: Operation, receipts: Collection[str], what: str) -> Operation:
+    """Evidence of these receipts came after the end, and is recorded: what speaks against the end is alerted and listed, once.
+
+    The receipt that it ended with is void, or another effect of ours is there. The end is not moved.
+    """
+    every = await attempts.read_attempts(conn, operation.operation_id)
+    known = recovery.known_receipts(every, await attempts.read_sightings(conn, operation.operation_id))
+    void = {receipt for receipt in receipts if known.get(receipt, Standing.VOID) is Standing.VOID}
+    if operation.receipt in void & known.keys():
+        operation = await note_standing(conn, operation, Standing.VOID, await now(conn))
+    living = sorted(set(receipts) - void - {operation.receipt})
+    body = {"what": f"ended as {operation.state}, but {what}", "receipts": living}
+    if not living or body == await events.latest_body(conn, operation.operation_id, EventKind.CONTRADICTION):
+        return operation  # every webhook about it makes it look again
+    await operations.mark_contradicted(conn, operation.operation_id)
+    return await events.append(conn, operation, EventKind.CONTRADICTION, body)

@@ -1,13 +1,12 @@
-"""`audit`: the ledger against Temporal. Whatever is open must be worked on, and whatever works must be recorded."""
+"""`audit`: the ledger against Temporal and against what providers list. Whatever is open must be worked on, whatever works must
+be recorded, and whatever stands at a provider in our name must be an effect that we know.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from contextlib import AbstractAsyncContextManager
 
-from temporalio.client import WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
-
-from activities.messages import OPERATION_WORKFLOW
+from activities.audit import against_temporal
+from activities.messages import Audited
 from commands import tell
 from commands.exits import Exit
 from commands.page import Page
@@ -15,117 +14,77 @@ from commands.reading import reading
 from commands.surroundings import ledger_dsn, settings
 from commands.temporal import Temporal, connected
 from commands.voice import Voice
+from ledger.audit import Finding
 from ledger.model import Operation
-from ledger.store import views
+from ledger.store import audits
 from ledger.store.database import Connection
-from workflows.names import workflow_id
-from workflows.waking import CALL
+from workflows.waking import TemporalRuns
 
-# A workflow records its operation with its first activity; one that is younger may be about to.
-RECORDED_WITHIN = timedelta(minutes=1)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that does not fit. `operation` is what a repair starts or wakes."""
-
-    kind: str  # without_workflow, overdue, without_operation
-    name: str
-    what: str
-    operation: Operation | None = None
-
-    def told(self) -> dict[str, str]:
-        """For JSON."""
-        return {"kind": self.kind, "name": self.name, "what": self.what}
+_TEMPORAL = ("without_workflow", "overdue", "without_operation")
+Found = list[tuple[Finding, Operation | None]]
 
 
-async def audit(voice: Voice, *, repair: bool) -> Page:
+async def audit(voice: Voice, *, repair: bool, wait: float) -> Page:
     """Compare, and with `repair` start or wake what nobody works on; exit code 3 while something is left to do.
 
-    Costs one listing of the running workflows, and one question for each open operation that is not in it. A repair gives
-    nobody any power: the workflow reads the ledger and goes on where the operation stands.
+    Ledger and Temporal are compared here, so that it works while workers are down. Providers are listed by a worker, which has
+    the credentials; with `wait` 0 none is asked, and what earlier audits found is told.
     """
     given = settings()
     temporal = await connected(given)
-    running = await _running(temporal)
-    # Read after the listing: what was recorded meanwhile is no stray.
-    async with reading(ledger_dsn(given)) as reader, reader.snapshot() as conn:
-        expected = await views.with_a_workflow(conn)
-        late = {row["operation_id"] for row in await views.overdue(conn)}
-        known = {workflow_id(o.tenant, o.business_key) for o in expected}
-        strays = [name for name in running if name not in known and not await _recorded(conn, name)]
-    found = [finding for operation in expected if (finding := await _missing(temporal, operation, running, late))]
-    found += [
-        Finding("without_operation", name, "runs, and the ledger has no operation of this name") for name in strays
-    ]
-    repaired = await _repair(voice, temporal, found) if repair else []
-    return _page(len(expected), len(running), found, repaired)
+    async with reading(ledger_dsn(given)) as reader:
+
+        def snapshot() -> AbstractAsyncContextManager[Connection]:
+            return reader.snapshot()
+
+        async with temporal.calling():
+            found = await against_temporal(snapshot, TemporalRuns(temporal.client, given.task_queue))
+        repaired = await _repair(voice, temporal, found) if repair else []
+        audited = await temporal.audit(wait) if wait else None
+        async with reader.snapshot() as conn:
+            kept = [row for row in await audits.open_findings(conn) if row["kind"] not in _TEMPORAL]
+            latest = await audits.latest(conn)
+    page = _page(found, repaired, kept)
+    if latest is None:
+        page.warn("No audit has listed the providers yet.")
+    else:
+        page.fact("providers listed", f"{tell.clock(latest.ended_at)}, {latest.listed} effect(s) compared")
+        if not latest.complete:
+            page.warn(f"Not read to the end, and gone on with at the next audit: {latest.left_out}")
+    if wait and audited is None:
+        page.warn(f"No worker has finished it within {wait:g} s: it goes on, and the same command tells what it finds.")
+    page.document["providers"] = _providers(latest, audited)
+    return page
 
 
-async def _running(temporal: Temporal) -> set[str]:
-    """The ids of the operation workflows on our queue that run and are old enough to have recorded something."""
-    before = datetime.now(UTC) - RECORDED_WITHIN
-    query = (
-        f"WorkflowType = '{OPERATION_WORKFLOW}' AND ExecutionStatus = 'Running' AND TaskQueue = '{temporal.task_queue}'"
-    )
-    async with temporal.calling():
-        return {
-            found.id
-            async for found in temporal.client.list_workflows(query, rpc_timeout=CALL)
-            if found.start_time < before
-        }
+def _providers(latest: audits.Ran | None, audited: Audited | None) -> dict[str, object]:
+    return ({} if latest is None else vars(latest)) | {"finished": audited is not None}
 
 
-async def _recorded(conn: Connection, name: str) -> bool:
-    tenant, _, business_key = name.partition("/")
-    return await views.by_key(conn, tenant, business_key) is not None
-
-
-async def _missing(temporal: Temporal, operation: Operation, running: set[str], late: set[object]) -> Finding | None:
-    name = workflow_id(operation.tenant, operation.business_key)
-    if name not in running and not await _runs(temporal, name):
-        stands = f"{operation.state}, next {operation.next_step}: no workflow works on it"
-        return Finding("without_workflow", name, stands, operation)
-    if operation.operation_id in late:
-        assert operation.next_step_at is not None
-        since = tell.clock(operation.next_step_at)
-        return Finding("overdue", name, f"{operation.state}: {operation.next_step} was due at {since}", operation)
-    return None
-
-
-async def _runs(temporal: Temporal, name: str) -> bool:
-    """Asked of the workflow itself: the listing may be behind."""
-    async with temporal.calling():
-        try:
-            told = await temporal.client.get_workflow_handle(name).describe(rpc_timeout=CALL)
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return False
-            raise
-    return told.status is WorkflowExecutionStatus.RUNNING
-
-
-async def _repair(voice: Voice, temporal: Temporal, found: Iterable[Finding]) -> list[str]:
+async def _repair(voice: Voice, temporal: Temporal, found: Found) -> list[str]:
     repaired = []
-    for finding in found:
-        if finding.operation is not None:
-            await temporal.signal(finding.operation, "look_now")
+    for finding, operation in found:
+        if operation is not None:
+            await temporal.signal(operation, "look_now")
             repaired.append(finding.name)
             voice.note(f"{finding.name} was {'started' if finding.kind == 'without_workflow' else 'woken'}")
     return repaired
 
 
-def _page(expected: int, running: int, found: list[Finding], repaired: list[str]) -> Page:
-    left = [finding for finding in found if finding.name not in repaired]
-    page = Page(
-        {"open": expected, "running": running, "findings": [f.told() for f in found], "repaired": repaired},
-        Exit.REFUSED if left else Exit.ASKED,
-    )
-    page.title(f"{len(found)} finding(s)" if found else "The ledger and Temporal agree.")
-    page.table(("what", "workflow", "why"), [(f.kind, f.name, f.what) for f in found])
-    page.fact("compared", f"{expected} open operation(s), {running} running workflow(s)")
-    if any(finding.operation is not None for finding in left):
+def _page(found: Found, repaired: list[str], kept: Iterable[dict[str, object]]) -> Page:
+    rows = [{"kind": f.kind.value, "name": f.name, "what": f.what} for f, _ in found]
+    rows += [{name: str(row[name]) for name in ("kind", "name", "what", "provider", "account")} for row in kept]
+    left = [row for row in rows if row["name"] not in repaired]
+    page = Page({"findings": rows, "repaired": repaired}, Exit.REFUSED if left else Exit.ASKED)
+    page.title(f"{len(rows)} finding(s)" if rows else "The ledger, Temporal and the providers agree.")
+    page.table(("what", "where", "why"), [(row["kind"], row["name"], row["what"]) for row in rows])
+    kinds = {row["kind"] for row in left}
+    if kinds & {"without_workflow", "overdue"}:
         page.say("`effects audit --repair` starts or wakes the workflows of these operations.")
-    if any(finding.operation is None for finding in left):
+    if "without_operation" in kinds:
         page.say("A workflow without an operation has no effect: look at it in the Web UI, and terminate it.")
+    if kinds - set(_TEMPORAL):
+        page.say(
+            "What stands at a provider is for a person: docs/audit.md says what each finding means and what to do."
+        )
     return page

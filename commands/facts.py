@@ -101,6 +101,8 @@ async def must_act(conn: Connection, document: Document, operation: Operation) -
     if operation.ended_at is not None:
         return "nobody: it ended"
     if held := await holds_on(conn, operation):
+        if restored := next((hold for hold in held if hold.scope == holds.RESTORED), None):
+            return f"two operators, after an audit ({restored.reason})"
         scopes = ", ".join(hold.scope for hold in held)
         return f"two operators, if it shall be sent: held by {scopes}"
     return "the worker"

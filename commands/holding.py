@@ -57,7 +57,7 @@ async def current(voice: Voice) -> Page:
     rows = []
     async with reading(ledger_dsn(settings())) as reader, reader.snapshot() as conn:
         for hold in await stored.current(conn):
-            said = await statements.of_scope(conn, hold.scope, hold.since)
+            said = await statements.of_scope(conn, hold.scope, hold.since) if hold.since is not None else []
             by = sorted({s.person for s in said if s.typ == StatementType.HOLD})
             released = sorted({s.person for s in said if s.typ == StatementType.RELEASE})
             rows.append((hold.scope, tell.clock(hold.since), ", ".join(by), hold.reason, ", ".join(released)))

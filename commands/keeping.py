@@ -1,4 +1,4 @@
-"""The wiring of `effects keys` and `effects config`: what is kept in files and signed for, not what is sent."""
+"""The wiring of `effects keys`, `effects config` and `effects register`: what must stand before anything is sent."""
 
 from pathlib import Path
 from typing import Annotated
@@ -67,3 +67,13 @@ def config_apply(
     from commands.configuring import apply
 
     return run(as_json, lambda voice: apply(voice, folder, by, yes=yes))
+
+
+def register(
+    retention_days: Annotated[int, options.opt("Make a missing namespace; it keeps ended runs this long.", min=0)] = 0,
+    as_json: options.Json = False,
+) -> int:
+    """Register the search attributes in Temporal's namespace; what is there stays."""
+    from commands.registering import register
+
+    return run(as_json, lambda voice: register(voice, retention_days))

@@ -68,13 +68,20 @@ async def signer(reader: Reader, name: str, key_file: Path | None, *, granted: b
         at = await now(conn)
     entry = entry_of(document.grant_keys() if granted else document.person_keys(), public_x(private))
     if entry is None:
-        holder = "grants.toml" if granted else "people.toml"
-        raise Refused(
-            "key_unknown", f"the configuration in force does not name this key: add it to {holder}", field="kid"
-        )
+        raise Refused("key_unknown", _not_for_this(document, public_x(private), granted=granted), field="kid")
     if name and entry.owner != name:
         raise Refused("key_owner", f"this key belongs to {entry.owner}: sign --as {entry.owner}", field="iss")
     return Signer(entry.owner, entry.kid, private, document.ledger.name, document, at)
+
+
+def _not_for_this(document: Document, x: str, *, granted: bool) -> str:
+    """What is wrong with a key that the configuration does not name for this use."""
+    other = entry_of(document.person_keys() if granted else document.grant_keys(), x)
+    if other is not None and granted:
+        return f"this is {other.owner}'s key to approve or operate with: a proposal is signed by the key of a grant"
+    if other is not None:
+        return f"this is the key that {other.owner} proposes with: only people of people.toml approve and operate"
+    return f"the configuration in force does not name this key: add it to {'grants' if granted else 'people'}.toml"
 
 
 def entry_of(keys: Mapping[str, PublicKeyEntry], x: str) -> PublicKeyEntry | None:
@@ -90,9 +97,9 @@ def load(name: str, key_file: Path | None) -> Ed25519PrivateKey:
     try:
         pem = file.read_bytes()
     except OSError as error:
-        raise Refused(
-            "key_file_missing", f"no readable key at {file}: set EFFECTS_KEYS_DIR, or --key-file", field="as"
-        ) from error
+        there = ", ".join(sorted(found.stem for found in file.parent.glob("*.pem"))) or "none"
+        why = f"no readable key at {file} (keys there: {there}): set EFFECTS_KEYS_DIR, or --key-file"
+        raise Refused("key_file_missing", why, field="as") from error
     locked = b"BEGIN ENCRYPTED" in pem
     return load_private_pem(pem, passphrase(f"passphrase of {file.name}: ") if locked else None)
 

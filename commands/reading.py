@@ -36,7 +36,7 @@ class Reader:
         except psycopg.errors.UndefinedTable as error:
             raise Refused("schema_missing", "that database holds no ledger: `effects migrate`") from error
         except psycopg.errors.InsufficientPrivilege as error:
-            raise Refused("login_too_weak", "this login may not read the ledger: use the worker's") from error
+            raise Refused("login_too_weak", "this login may not read the ledger: use the reader's") from error
         except psycopg.OperationalError as error:
             raise Silent("Postgres", self._address, first_line(error)) from error
         except psycopg.Error as error:
@@ -56,9 +56,9 @@ async def reading(dsn: str) -> AsyncIterator[Reader]:
 
 
 @asynccontextmanager
-async def writing(owner_dsn: str) -> AsyncIterator[Connection]:
-    """One transaction with the owner's role, for what workers must not do. Ask `probe` before: this waits longer."""
-    ledger = Ledger(owner_dsn, max_size=1)
+async def writing(dsn: str) -> AsyncIterator[Connection]:
+    """One transaction: with the owner's DSN for what workers must not do. Ask `probe` before: this waits longer."""
+    ledger = Ledger(dsn, max_size=1)
     await ledger.open()
     try:
         async with ledger.transaction() as conn:

@@ -1,5 +1,6 @@
-"""`show` and `trail`: where one operation stands, and everything that ever happened to it."""
+"""`show` and `trail`: where one operation stands, and everything that ever happened to it, or to the ledger itself."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 from activities.ports import contract_of
@@ -10,7 +11,7 @@ from commands.reading import named, reading
 from commands.surroundings import ledger_dsn, settings
 from commands.voice import Voice
 from ledger.model import Operation
-from ledger.store import attempts, events, views
+from ledger.store import attempts, events, operations, views
 from ledger.store.database import Connection, now
 from ledger.trail import Event, EventKind, sentence
 from providers.registry import default_registry
@@ -79,14 +80,23 @@ def attempt_document(attempt: object) -> dict[str, object]:
 
 
 async def trail(voice: Voice, name: str) -> Page:
-    """Every event in words: when, what, and who."""
+    """Every event in words: when, what, and who. Without a name those of the ledger itself: configuration, holds, clock."""
     async with reading(ledger_dsn(settings())) as reader, reader.snapshot() as conn:
-        operation = await named(conn, name)
-        told = await events.read(conn, operation.operation_id)
-    page = Page({"operation_id": str(operation.operation_id), "events": [event_document(e) for e in told]})
-    page.title(tell.headline(operation))
-    page.table(("#", "when", "what", "who"), [(e.number, tell.clock(e.at), sentence(e), who_did(e)) for e in told])
+        operation = await named(conn, name) if name else None
+        stream = await operations.namespace(conn) if operation is None else operation.operation_id
+        told = await events.read(conn, stream)
+    about = "ledger" if operation is None else "operation_id"
+    page = Page({about: str(stream), "events": [event_document(e) for e in told]})
+    page.title("The ledger itself" if operation is None else tell.headline(operation))
+    page.table(("#", "when", "what", "who"), [row for event in told for row in _rows(event)])
     return page
+
+
+def _rows(event: Event) -> Iterator[tuple[object, ...]]:
+    """The event, and below it what a configuration changed."""
+    yield event.number, tell.clock(event.at), sentence(event), who_did(event)
+    if event.kind is EventKind.CONFIG_APPLIED:
+        yield from (("", "", f"  {change}", "") for change in event.body.get("changes", ()))
 
 
 def event_document(event: Event) -> dict[str, object]:
@@ -109,7 +119,14 @@ def event_document(event: Event) -> dict[str, object]:
 def who_did(event: Event) -> str:
     """Whose doing an event was: people by name, and which worker claimed; empty for what machines do."""
     body = event.body
-    by = body.get("by") or body.get("people") or body.get("person") or body.get("token_of") or ""
+    by = (
+        body.get("by")
+        or body.get("people")
+        or body.get("person")
+        or body.get("token_of")
+        or body.get("applied_by")
+        or ""
+    )
     if event.kind is EventKind.ATTEMPT_OPENED:
         by = body.get("worker", "")
     return ", ".join(map(str, by)) if isinstance(by, list) else str(by)

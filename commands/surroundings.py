@@ -4,8 +4,6 @@ import os
 import sys
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from activities.settings import Settings
 from commands.exits import Misuse
 from ledger.errors import Refused
@@ -15,15 +13,14 @@ _PREFIXES = ("EFFECTS_", "TEMPORAL_")
 
 
 def settings() -> Settings:
-    """The settings; without EFFECTS_LEDGER_DSN those of the dev stack of this folder, which is said on stderr."""
-    if not os.environ.get("EFFECTS_LEDGER_DSN") and STACK_FILE.is_file():
+    """The settings; without a ledger or a secrets folder those of the dev stack of this folder, which is said on stderr."""
+    told = os.environ.get("EFFECTS_LEDGER_DSN") or os.environ.get("EFFECTS_SECRETS_DIR")
+    if not told and STACK_FILE.is_file():
         _load(STACK_FILE)
     try:
-        return Settings()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = "EFFECTS_" + "_".join(map(str, first["loc"])).upper()
-        raise Misuse(f"{name}: {first['msg'].lower()}") from None
+        return Settings.load()
+    except Refused as refused:
+        raise Misuse(str(refused)) from None
 
 
 def ledger_dsn(given: Settings) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowFailureError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
@@ -16,7 +17,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.messages import OPERATION_WORKFLOW, Answer, HoldAnswer
+from activities.messages import AUDIT_WORKFLOW, OPERATION_WORKFLOW, Answer, Audited, HoldAnswer
 from activities.ports import Secrets
 from activities.settings import Settings
 from commands.exits import Silent, Unsettled
@@ -24,7 +25,7 @@ from ledger.errors import Refused
 from ledger.model import Operation
 from ledger.statement import Envelope
 from workflows.converter import converter_with
-from workflows.names import workflow_id
+from workflows.names import audit_id, workflow_id
 from workflows.waking import CALL, resume, signal, summary
 
 CONNECT_SECONDS = 8.0
@@ -91,6 +92,27 @@ class Temporal:
         """Signal the operation's workflow; starts it from the ledger when none runs."""
         async with self.calling():
             await signal(self.client, operation, name, payload, task_queue=self.task_queue)
+
+    async def audit(self, within: float) -> Audited | None:
+        """Have a worker compare everything; what it did, or None if it has not ended within so many seconds."""
+        async with self.calling():
+            running = await self.client.start_workflow(
+                AUDIT_WORKFLOW,
+                {},
+                id=audit_id(self.task_queue),
+                task_queue=self.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary="audit",
+                result_type=Audited,
+                rpc_timeout=CALL,
+            )
+            try:
+                async with asyncio.timeout(within):
+                    return await running.result()  # type: ignore[no-any-return]
+            except TimeoutError:
+                return None
+            except WorkflowFailureError as error:
+                raise Refused("audit_stopped", f"the audit stopped: {error.cause}") from error
 
     async def hold(self, jti: str, envelope: Envelope) -> HoldAnswer:
         """Have a hold or release recorded; the same statement again finds the same run."""

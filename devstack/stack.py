@@ -72,6 +72,9 @@ class Servers:
         self._exits.close()
 
 
+_NO_SCHEDULES = {"EFFECTS_TAKE_EVENTS_EVERY": "0", "EFFECTS_AUDIT_EVERY": "0"}
+
+
 class Stack:
     """One ledger, its stand-in, keys and workers, on running servers. Several can share the servers, each by its name."""
 
@@ -202,7 +205,13 @@ class Stack:
             name=f"worker {number}",
             log=self.root / f"worker-{number}.log",
             # Ledgers of tests share one Temporal, and their schedules would outlive them.
-            env={**_clean(os.environ), **self.environment(), "EFFECTS_TAKE_EVENTS_EVERY": "0", **extra},
+            env={
+                **_clean(os.environ),
+                **self.environment(),
+                "EFFECTS_TAKE_EVENTS_EVERY": "0",
+                "EFFECTS_AUDIT_EVERY": "0",
+                **extra,
+            },
             cwd=ROOT,
             grace_seconds=grace_seconds,
         )

@@ -57,14 +57,19 @@ async def _serve(stack: Stack, environment: Path) -> int:
         loop.add_signal_handler(number, stop.set)
     await stack.prepare(keep_configuration=True)
     write_environment(stack, environment)
-    port = free_port()
+    port, metrics = free_port(), free_port()
 
     def start() -> Child:
-        return stack.worker(EFFECTS_INBOX_PORT=str(port), EFFECTS_TAKE_EVENTS_EVERY="60")
+        return stack.worker(
+            EFFECTS_INBOX_PORT=str(port),
+            EFFECTS_METRICS_PORT=str(metrics),
+            EFFECTS_TAKE_EVENTS_EVERY="60",
+            EFFECTS_AUDIT_EVERY="600",
+        )
 
     worker = start()
     stack.stripe.control.send_webhooks(f"http://{LOOPBACK}:{port}/stripe", WEBHOOK_SECRET)
-    for line in _words(stack, worker, environment):
+    for line in _words(stack, worker, environment, metrics):
         _say(line)
     code = await _keep_a_worker(stack, stop, start)
     _say("stopping; the worker finishes what it began")
@@ -109,7 +114,7 @@ def write_environment(stack: Stack, path: Path) -> None:
     unfinished.rename(path)
 
 
-def _words(stack: Stack, worker: Child, environment: Path) -> list[str]:
+def _words(stack: Stack, worker: Child, environment: Path, metrics: int) -> list[str]:
     ui = f"{stack.servers.temporal.ui_url}/namespaces/default/workflows"
     small, large = (stack.stripe.control.create_payment(paid, "eur").payment_intent for paid in (100_00, 500_00))
     effects = _shown(Path(sys.executable).with_name("effects"))
@@ -122,6 +127,7 @@ def _words(stack: Stack, worker: Child, environment: Path) -> list[str]:
         f"  awaits approval   {ui}?query=EffectState%3D'awaiting_approval'",
         f"Stripe stand-in     {stack.stripe.base_url} (delivers webhooks to the worker's inbox)",
         f"worker              pid {worker.pid}, log {_shown(stack.root / 'worker-1.log')}",
+        f"metrics             http://{LOOPBACK}:{metrics}/metrics",
         f"settings            {_shown(environment)} (effects finds it from {_shown(ROOT)})",
         "",
         "Try, in another terminal. The answer of Stripe is lost, and one refund is made:",

@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
 import starter
+from activities.metrics import METRICS, TEMPORALS
 from activities.settings import Settings
 from commands.amounts import lasting
 from commands.exits import MEANING
@@ -32,7 +33,7 @@ from workflows.operation import SEARCH_ATTRIBUTES
 
 ROOT = Path(__file__).parent.parent
 REGISTRY = default_registry()
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "docs/contracts.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "docs/contracts.md", "docs/metrics.md")
 
 _PART = re.compile(r"(<!-- generated:([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -167,6 +168,13 @@ def search_attributes() -> str:
     return "\n".join(["```sh", *lines, "```"])
 
 
+def metrics() -> str:
+    """Every number that a worker tells, and those of Temporal's SDK that alerts and dashboard use."""
+    rows = [(f"`{m.name}`", m.kind.value, ", ".join(f"`{label}`" for label in m.labels), m.meaning) for m in METRICS]
+    told = table(("metric", "kind", "labels", "what it says"), rows)
+    return told + "\n\nOf the SDK's own, beside them: " + ", ".join(f"`{name}`" for name in TEMPORALS) + "."
+
+
 def import_rules() -> str:
     """What import-linter enforces, by name."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -251,6 +259,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "edges": edges_table,
     "decisions": decisions_table,
     "search-attributes": search_attributes,
+    "metrics": metrics,
     "import-rules": import_rules,
     "contracts": contracts,
 }

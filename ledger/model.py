@@ -106,6 +106,7 @@ class Operation:
     standing: Standing | None = None
     event_count: int = 0
     head_hash: bytes = b""
+    erased_at: datetime | None = None  # its personal fields were emptied; nothing is looked for any more
 
 
 @dataclass(frozen=True)

@@ -80,15 +80,25 @@ def qualified_absence(contract: Contract, attempts: Sequence[Attempt], sightings
 
 
 def known_receipts(attempts: Sequence[Attempt], sightings: Sequence[Sighting]) -> dict[str, Standing]:
-    """Every receipt known to be ours, with its latest standing."""
-    told: list[tuple[datetime, str, Standing]] = []
+    """Every receipt known to be ours, with its latest standing.
+
+    An answer may have been heard long before it is recorded, by a worker that was stopped meanwhile. So a void one counts as
+    the latest until something that certainly began after it says otherwise.
+    """
+    told: list[tuple[datetime, datetime, str, Standing]] = []  # it became known between these two moments
     for a in attempts:
         if a.outcome is Outcome.APPLIED and a.receipt is not None and a.standing is not None:
-            told.append((a.answered_at or a.claimed_at, a.receipt, a.standing))
-    known = {receipt for _, receipt, _ in told} | {e.receipt for s in sightings for e in s.effects if e.ours}
+            told.append((a.claimed_at, a.answered_at or a.claimed_at, a.receipt, a.standing))
+    known = {receipt for _, _, receipt, _ in told} | {e.receipt for s in sightings for e in s.effects if e.ours}
     for s in sightings:
-        told.extend((s.finished_at, e.receipt, e.standing) for e in s.effects if e.receipt in known)
-    return {receipt: standing for _, receipt, standing in sorted(told, key=lambda t: t[0])}
+        told.extend((s.began_at, s.finished_at, e.receipt, e.standing) for e in s.effects if e.receipt in known)
+    told.sort(key=lambda t: t[1])
+    standings = {receipt: standing for _, _, receipt, standing in told}
+    void = {receipt: until for _, until, receipt, standing in told if standing is Standing.VOID}
+    for receipt, until in void.items():
+        later = [standing for began, _, name, standing in told if name == receipt and began > until]
+        standings[receipt] = later[-1] if later else Standing.VOID
+    return standings
 
 
 def after_look_again(

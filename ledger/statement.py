@@ -37,7 +37,7 @@ MAX_TOKEN = 8 * 1024
 PRINCIPAL = r"^[a-z0-9][a-z0-9_.@+-]{0,119}$"  # lower-case ASCII, so that no second spelling is a second person
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_SCOPE = re.compile(rf"all|tenant:[a-z0-9-]{{1,40}}|provider:[a-z0-9_.-]{{1,60}}|operation:{_UUID}")
+_SCOPE = re.compile(rf"all|restored|tenant:[a-z0-9-]{{1,40}}|provider:[a-z0-9_.-]{{1,60}}|operation:{_UUID}")
 _PROOF = re.compile(r"[A-Za-z0-9_-]{1,1024}\.\.[A-Za-z0-9_-]{86}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{86}")
 _DIGEST, _NOTHING = re.compile(r"[0-9a-f]{64}"), re.compile("")
@@ -127,7 +127,7 @@ class Claims(_Signed):
         if self.decision not in DECISIONS[typ]:
             _malformed("decision", f"a statement of type {typ} says {' or '.join(DECISIONS[typ])}")
         if not (_SCOPE.fullmatch(self.sub) if scoped else re.fullmatch(_UUID, self.sub)):
-            _malformed("sub", "give all, tenant:…, provider:… or operation:…" if scoped else "give the operation's id")
+            _malformed("sub", "give all, restored, tenant:…, provider:… or operation:…" if scoped else "give its id")
         self._digest_if("fingerprint", not scoped)
         self._digest_if("sheet", typ in ON_A_SHEET)
         self._digest_if("trail_head", typ in ON_A_TRAIL)

@@ -39,6 +39,8 @@ class EventKind(StrEnum):
     RELEASED = "released"
     CONFIG_APPLIED = "config_applied"
     CLOCK_MOVED = "clock_moved"
+    ERASED = "erased"  # the personal fields of an operation that had ended were emptied
+    RESTORED = "restored"  # the ledger lives in another database than it did, and may have forgotten something
 
 
 EVIDENCE: frozenset[EventKind] = frozenset(
@@ -111,9 +113,14 @@ def sentence(event: Event) -> str:
         case EventKind.RELEASED:
             return f"sending released for {body.get('scope')} by {body.get('person')}"
         case EventKind.CONFIG_APPLIED:
-            return f"configuration {body.get('version')} applied by {body.get('applied_by')}"
+            login = f" (login {body['login']})" if body.get("login") else ""
+            return f"configuration {body.get('version')} applied by {body.get('applied_by')}{login}"
         case EventKind.CLOCK_MOVED:
             return f"test clock moved by {body.get('seconds')} s"
+        case EventKind.ERASED:
+            return f"personal fields erased, said by {body.get('by')}"
+        case EventKind.RESTORED:
+            return f"restored, said by {body.get('by')}: incarnation {body.get('incarnation')}, sending held"
 
 
 def chain_hash(event: Event) -> bytes:

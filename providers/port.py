@@ -6,8 +6,9 @@ An adapter never raises for an answer of its provider: whatever came back, or di
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from ledger.audit import ListedEffect
 from ledger.contract import Contract
 from ledger.model import Hint, Operation, Outcome, SeenEffect, Standing
 
@@ -82,6 +83,16 @@ class Preflight:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class EffectPage:
+    """One page of everything that an account shows. Not `complete`: it could not be read, and nothing may be concluded."""
+
+    complete: bool
+    effects: tuple[ListedEffect, ...] = ()
+    go_on: str = ""  # where the next page begins; empty after the last one
+    detail: dict[str, Any] = field(default_factory=dict)  # of the answer, where it could not be read
+
+
 # Called inside the transport immediately before the first byte; returns False when nothing may be sent any more.
 SendGuard = Callable[[], Awaitable[bool]]
 # Called inside the transport right after the request was written.
@@ -143,3 +154,18 @@ class Provider(Protocol):
 
     def link(self, operation: Operation) -> str:
         """A page at the provider for a person to look at; empty when there is none."""
+
+
+@runtime_checkable
+class Lists(Protocol):
+    """What an adapter offers as well whose provider can list every effect of an account: the audit reads it."""
+
+    async def list_effects(self, credential: Credential, since: datetime | None, go_on: str) -> EffectPage:
+        """One page of the effects made since then (None: of all), those of others too. Never raises for an answer.
+
+        `go_on` is empty for the first page, and then what the page before said. An effect that is made meanwhile may stand
+        on no page; one that was there at the beginning stands on exactly one.
+        """
+
+    async def read_effect(self, credential: Credential, receipt: str) -> EffectPage:
+        """The effect of this receipt as it is now, as a page; a complete one without it: the provider says it has none."""

@@ -69,6 +69,15 @@ class Listing:
     why: str = ""  # why it is not complete
 
 
+@dataclass(frozen=True)
+class ListPage:
+    """One page of a list; `items` is None where it could not be read."""
+
+    items: list[dict[str, Any]] | None
+    more: bool
+    answer: Answer
+
+
 class Session:
     """One call of the port: its credential, its connections, its total deadline.
 
@@ -126,6 +135,11 @@ class Session:
             self._wire.http.end(error)
         return Answer(**vars(self._wire.http.answer()))
 
+    async def ask_page(self, call: Callable[["V1Services"], Awaitable[object]]) -> ListPage:
+        """One page of a list; whether more follow is the provider's word."""
+        answer = await self.ask(call)
+        return ListPage(*_page(answer), answer)
+
     async def ask_all(self, page: Callable[["V1Services", dict[str, Any]], Awaitable[object]]) -> Listing:
         """Read a list to its end; a page that errs, repeats items or leaves open whether there are more stops it."""
         items: list[dict[str, Any]] = []
@@ -133,15 +147,15 @@ class Session:
         cursor: dict[str, Any] = {"limit": 100}
         answer = Answer(sent=False)
         for _ in range(MAX_PAGES):
-            answer = await self.ask(lambda v1: page(v1, dict(cursor)))
-            found, more = _page(answer)
+            told = await self.ask_page(lambda v1: page(v1, dict(cursor)))
+            found, answer = told.items, told.answer
             if found is None:
                 return Listing(False, tuple(items), answer, "a page could not be read")
             if any(item["id"] in known for item in found):
                 return Listing(False, tuple(items), answer, "the list repeats itself")
             items.extend(found)
             known.update(item["id"] for item in found)
-            if not more:
+            if not told.more:
                 return Listing(True, tuple(items), answer)
             if not found:
                 return Listing(False, tuple(items), answer, "an empty page says that there are more")

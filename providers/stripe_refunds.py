@@ -17,7 +17,7 @@ from ledger.contract import Contract, KeyTerms, LookupTerms, Source
 from ledger.errors import Broken, Refused
 from ledger.model import Operation, Outcome, SeenEffect, Standing
 from ledger.money import check_amount
-from providers.port import AfterWrite, Classified, Credential, Look, Preflight, Request, SendGuard
+from providers.port import AfterWrite, Classified, Credential, EffectPage, Look, Preflight, Request, SendGuard
 from providers.stripe_answers import (
     MARKER,
     STANDINGS,
@@ -31,6 +31,7 @@ from providers.stripe_answers import (
     wanted_by,
 )
 from providers.stripe_http import Session
+from providers.stripe_listing import list_refunds, read_refund
 from providers.stripe_preflight import listing_detail, read_preflight, refunds_of
 from providers.wire import check_header
 
@@ -239,6 +240,16 @@ class StripeRefunds:
         async with self._reading(credential) as session:
             refund = await _refund_of_id(session, receipt)
         return None if refund is None else read_sighting(refund, wanted_by(operation))
+
+    async def list_effects(self, credential: Credential, since: datetime | None, go_on: str) -> EffectPage:
+        """One page of the account's refunds, newest first."""
+        async with self._reading(credential) as session:
+            return await list_refunds(session, since, go_on)
+
+    async def read_effect(self, credential: Credential, receipt: str) -> EffectPage:
+        """The refund of this id, whosever."""
+        async with self._reading(credential) as session:
+            return await read_refund(session, receipt)
 
     async def whose(self, credential: Credential) -> Credential | None:
         """The account that Stripe names for the secret, and the mode of its prefix; None if either is unsaid."""

@@ -222,9 +222,12 @@ async def invoices_about(session: TrytonSession, wanted: Wanted) -> Invoices:
     return Invoices(read.complete, tuple(invoice for invoice in read.found if wanted.concerns(invoice)), read.detail)
 
 
-async def read_invoices(session: TrytonSession, domain: Sequence[Any]) -> Invoices:
-    """The invoices that the server finds, with their lines; incomplete if any is not of a shape that we know."""
-    heads = await session.rows(MODEL, domain, _FIELDS)
+async def read_invoices(session: TrytonSession, domain: Sequence[Any], *, one_page: bool = False) -> Invoices:
+    """The invoices that the server finds, with their lines; incomplete if any is not of a shape that we know.
+
+    All of them, or the first `PAGE` of tryton_rpc by ascending id.
+    """
+    heads = await session.rows(MODEL, domain, _FIELDS, one_page=one_page)
     if not heads.complete or not heads.items:
         return Invoices(heads.complete, (), heads.detail())
     lines = await session.rows(f"{MODEL}.line", [["invoice", "in", [row["id"] for row in heads.items]]], _LINE_FIELDS)

@@ -15,7 +15,7 @@ from ledger.fingerprint import check_text
 from ledger.model import Operation, Outcome, SeenEffect, Standing
 from ledger.money import MAX_MINOR, check_amount
 from providers import tryton_rpc
-from providers.port import AfterWrite, Classified, Credential, Look, Preflight, Request, SendGuard
+from providers.port import AfterWrite, Classified, Credential, EffectPage, Look, Preflight, Request, SendGuard
 from providers.tryton_invoice_answers import (
     MODEL,
     classify,
@@ -30,6 +30,7 @@ from providers.tryton_invoice_answers import (
     wanted_of,
 )
 from providers.tryton_invoice_preflight import OPTIONAL, read_preflight
+from providers.tryton_listing import list_invoices, read_invoice
 from providers.tryton_rpc import Logins, TrytonSession, context_of, encode, parts_of, place_of
 from providers.wire import check_header
 
@@ -272,6 +273,14 @@ class TrytonInvoices:
         if not read.complete or len(found) != 1:
             return None
         return read_sighting(found[0], wanted_by(operation, session.place.company))
+
+    async def list_effects(self, credential: Credential, since: datetime | None, go_on: str) -> EffectPage:
+        """One page of the company's invoices that bear a marker, oldest first."""
+        return await list_invoices(self._reading(credential), since, go_on)
+
+    async def read_effect(self, credential: Credential, receipt: str) -> EffectPage:
+        """The invoice of this receipt, whosever."""
+        return await read_invoice(self._reading(credential), receipt)
 
     async def whose(self, credential: Credential) -> Credential | None:
         """The company that the login works for, as Tryton tells it."""

@@ -28,6 +28,7 @@ from providers.wire import Answer, Wire, words
 
 PAGE = 200
 MAX_PAGES = 200
+_PARTS = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 DIGITS = 28  # what Python's decimal arithmetic keeps
 _ENDPOINT = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
 _ACCOUNT = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,62})/([1-9][0-9]{0,9})")
@@ -246,25 +247,22 @@ class TrytonSession:
             raise Broken("the context of a write does not name the company of its account")
         return await self._ask(method, params, guard, after_write)
 
-    async def rows(self, model: str, domain: Sequence[Any], fields: Sequence[str], **context: Any) -> Rows:
-        """Every record that the domain finds, by ascending id, page by page until one that is not full.
-
-        The domain is the server's to understand: compare every row with what you wanted.
-        """
+    async def rows(
+        self, model: str, domain: Sequence[Any], fields: Sequence[str], *, one_page: bool = False, **context: Any
+    ) -> Rows:
+        """Every record that the domain finds, by ascending id, page by page until one that is not full; or one page.
+        The domain is the server's to understand: compare every row with what you wanted."""
         items: list[dict[str, Any]] = []
-        told = Told(Kind.NOT_SENT, Answer(sent=False))
-        last = 0
+        told, last = Told(Kind.NOT_SENT, Answer(sent=False)), 0
         for _ in range(MAX_PAGES):
             # By id and not by offset: rows that come and go meanwhile shift no page.
-            page = [list(domain), ["id", ">", last]]
-            told = await self.call(
-                f"model.{model}.search_read", page, 0, PAGE, [["id", "ASC"]], [*fields, "id"], **context
-            )
+            page, order = [list(domain), ["id", ">", last]], [["id", "ASC"]]
+            told = await self.call(f"model.{model}.search_read", page, 0, PAGE, order, [*fields, "id"], **context)
             found = _page(told, last)
             if found is None:
                 return Rows(False, tuple(items), told, "a page could not be read")
             items.extend(found)
-            if len(found) < PAGE:  # the limit is SQL's: the server has cut nothing else off
+            if len(found) < PAGE or one_page:  # the limit is SQL's: the server has cut nothing else off
                 return Rows(True, tuple(items), told)
             last = found[-1]["id"]
         return Rows(False, tuple(items), told, f"more than {MAX_PAGES} pages")
@@ -327,6 +325,8 @@ def encode(value: Any) -> Any:
             return {"__class__": "Decimal", "decimal": f"{value:f}"}
         case datetime.date() if type(value) is datetime.date:
             return {"__class__": "date", "year": value.year, "month": value.month, "day": value.day}
+        case datetime.datetime() if value.tzinfo is None:
+            return {"__class__": "datetime"} | {part: getattr(value, part) for part in _PARTS}
         case Mapping():
             return {str(name): encode(item) for name, item in value.items()}
         case list() | tuple():

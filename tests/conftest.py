@@ -269,7 +269,7 @@ class Rig:
     def settings(self, **extra: Any) -> Settings:
         """Settings of a worker on this rig."""
         given = {k.removeprefix("EFFECTS_").lower(): v for k, v in self.stack.environment().items() if "EFFECTS" in k}
-        return Settings(**{**given, "backoff": 0.2, "take_events_every": 0.0, **extra})
+        return Settings(**{**given, "backoff": 0.2, "take_events_every": 0.0, "audit_every": 0.0, **extra})
 
     @asynccontextmanager
     async def inbox(self, client: Client | None = None, **extra: Any) -> AsyncIterator["Door"]:

@@ -14,7 +14,18 @@ from temporalio.common import RetryPolicy
 with workflow.unsafe.imports_passed_through():
     from pydantic import ValidationError
 
-    from activities.messages import HoldAnswer, HoldRequest, Message, OperationRef, Progress, Proposal, Taken, Taking
+    from activities.messages import (
+        Audited,
+        Auditing,
+        HoldAnswer,
+        HoldRequest,
+        Message,
+        OperationRef,
+        Progress,
+        Proposal,
+        Taken,
+        Taking,
+    )
     from activities.order import Keys, Order, Plan, Views
 
 PATIENT = RetryPolicy(
@@ -25,6 +36,8 @@ PATIENT = RetryPolicy(
 AT_ONCE = timedelta(milliseconds=100)
 # Longer than any lease, with time to write down an answer while our own Postgres restarts.
 DISPATCH_SECONDS = 360.0
+# A first listing of an old account is long; it is remembered page by page.
+AUDIT_SECONDS = 6 * 3600.0
 
 T = TypeVar("T")
 
@@ -85,6 +98,15 @@ async def take_events() -> Taken:
         return Taken.model_validate(await _anywhere("take_events", Taking(), "take events of the inbox"))
     except ValidationError:
         return Taken()  # not the activity's words: the schedule looks again
+
+
+async def audit(auditing: Auditing) -> Audited:
+    """Compare the ledger with what providers list and with what Temporal runs."""
+    told = await _anywhere("audit", auditing, "compare the ledger with the outside", seconds=AUDIT_SECONDS)
+    try:
+        return Audited.model_validate(told)
+    except ValidationError:
+        return Audited(left_out=["the answer was not the audit's own: what it found stands in the ledger"])
 
 
 async def _here(name: str, message: object, answer: type[T], summary: str, *, seconds: float = 10) -> T:

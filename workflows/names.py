@@ -13,6 +13,11 @@ def events_id(task_queue: str) -> str:
     return f"events:{task_queue}"
 
 
+def audit_id(task_queue: str) -> str:
+    """The one workflow id of the audit. No operation has it: a tenant has no colon."""
+    return f"audit:{task_queue}"
+
+
 def order_id(tenant: str, order: str) -> str:
     """The one workflow id of an order. No operation has it: a tenant has no colon."""
     return f"order:{tenant}/{order}"

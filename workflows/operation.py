@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
 
     from activities.messages import (
         ADVICE,
+        ASKED_AGAIN,
         OPERATION_WORKFLOW,
         Answer,
         Message,
@@ -78,6 +79,7 @@ class OperationWorkflow:
         self._tickets = len(self._box)
         self._replies: dict[int, Progress] = {}
         self._signals = 0  # and updates: both have a limit per run
+        self._asked = False  # whether a proposal came as an update
         self._due = 0.0  # workflow time of the next step
         self._told: dict[str, Any] = {}
         self._moved: tuple[str, str] = ("", "")  # what our parent was told last
@@ -273,6 +275,9 @@ class OperationWorkflow:
         """Answer once judged, within five seconds at most."""
         self._signals += 1
         asked = _read_start(args)
+        if self._asked:  # the first one is the question itself; a replay counts nothing
+            workflow.metric_meter().create_counter(ASKED_AGAIN).add(1)
+        self._asked = True
         with suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._progress.state not in ("", "proposed"), timeout=ANSWER_WITHIN)
         kept = self._progress.request_digest

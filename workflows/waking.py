@@ -1,7 +1,7 @@
 """Starting and waking workflows from outside: by the command line, a worker, and the inbox. Gives nobody any power."""
 
-from contextlib import suppress
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.client import (
@@ -13,14 +13,20 @@ from temporalio.client import (
     ScheduleOverlapPolicy,
     SchedulePolicy,
     ScheduleSpec,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+    WorkflowExecutionStatus,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
 
-from activities.messages import OPERATION_WORKFLOW, TAKE_EVENTS_WORKFLOW
+from activities.messages import AUDIT_WORKFLOW, OPERATION_WORKFLOW, TAKE_EVENTS_WORKFLOW
 from ledger.model import Operation
-from workflows.names import events_id, workflow_id
+from workflows.names import audit_id, events_id, workflow_id
 
 CALL = timedelta(seconds=8)  # a call that only hands something over
+# A workflow records its operation with its first activity; one that is younger may be about to.
+RECORDED_WITHIN = timedelta(minutes=1)
 
 
 async def signal(
@@ -64,16 +70,68 @@ async def events_came(client: Client, *, task_queue: str) -> None:
 
 
 async def schedule_events(client: Client, every: timedelta, *, task_queue: str) -> None:
-    """Have the inbox emptied every so often, for hints that were lost. A schedule that is there stays as it is."""
+    """Have the inbox emptied every so often, for hints that were lost."""
     action = ScheduleActionStartWorkflow(
         TAKE_EVENTS_WORKFLOW,
         id=events_id(task_queue),
         task_queue=task_queue,
         static_summary="take events of the inbox",
     )
+    await _schedule(client, f"take-{events_id(task_queue)}", action, every)
+
+
+async def schedule_audit(client: Client, every: timedelta, *, task_queue: str) -> None:
+    """Have everything compared every so often, and what nobody works on started again."""
+    action = ScheduleActionStartWorkflow(
+        AUDIT_WORKFLOW,
+        {"repair": True},
+        id=audit_id(task_queue),
+        task_queue=task_queue,
+        static_summary="audit, and start what nobody works on",
+    )
+    await _schedule(client, audit_id(task_queue), action, every)
+
+
+async def _schedule(client: Client, name: str, action: ScheduleActionStartWorkflow, every: timedelta) -> None:
+    """A schedule that is there gets this interval and action, and stays paused if somebody paused it."""
     overlap = SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP)
-    spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)])
-    with suppress(ScheduleAlreadyRunningError):
-        await client.create_schedule(
-            f"take-{events_id(task_queue)}", Schedule(action=action, spec=spec, policy=overlap), rpc_timeout=CALL
+    wanted = Schedule(action=action, spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]), policy=overlap)
+    try:
+        await client.create_schedule(name, wanted, rpc_timeout=CALL)
+    except ScheduleAlreadyRunningError:
+
+        def renewed(there: ScheduleUpdateInput) -> ScheduleUpdate:
+            return ScheduleUpdate(replace(wanted, state=there.description.schedule.state))
+
+        await client.get_schedule_handle(name).update(renewed, rpc_timeout=CALL)
+
+
+class TemporalRuns:
+    """The workflows of operations on one task queue, as Temporal tells them."""
+
+    def __init__(self, client: Client, task_queue: str) -> None:
+        self._client = client
+        self._task_queue = task_queue
+
+    async def running(self) -> set[str]:
+        """The ids of those that run and began over `RECORDED_WITHIN` ago."""
+        before = datetime.now(UTC) - RECORDED_WITHIN
+        query = (
+            f"WorkflowType = '{OPERATION_WORKFLOW}' AND ExecutionStatus = 'Running'"
+            f" AND TaskQueue = '{self._task_queue}'"
         )
+        return {
+            found.id
+            async for found in self._client.list_workflows(query, rpc_timeout=CALL)
+            if found.start_time < before
+        }
+
+    async def runs(self, workflow_id: str) -> bool:
+        """Whether this one runs, asked of the workflow itself: the listing may be behind."""
+        try:
+            told = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=CALL)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return told.status is WorkflowExecutionStatus.RUNNING

@@ -3,6 +3,7 @@
 import hashlib
 
 from ledger.config import Document, from_canonical
+from ledger.config_check import diff
 from ledger.errors import Refused
 from ledger.store import events
 from ledger.store.database import Connection, now, one
@@ -24,12 +25,15 @@ async def document(conn: Connection, version: int) -> Document:
 
 
 async def apply(conn: Connection, new: Document, applied_by: str) -> int:
-    """Make a document the version in force and tell it in the trail. The same document again changes nothing."""
+    """Make a document the version in force and tell it in the trail. The same document again changes nothing.
+
+    Who: `applied_by` is whom the caller names, `login` whom Postgres let in. What: every change to the version before.
+    """
     canonical = new.to_canonical()
     digest = hashlib.sha256(canonical).digest()
     await conn.execute("lock table config_versions in share row exclusive mode")
     latest = await (
-        await conn.execute("select version, digest from config_versions order by version desc limit 1")
+        await conn.execute("select version, digest, document from config_versions order by version desc limit 1")
     ).fetchone()
     if latest is not None and bytes(latest["digest"]) == digest:
         return int(latest["version"])
@@ -44,6 +48,13 @@ async def apply(conn: Connection, new: Document, applied_by: str) -> int:
         "insert into config_current (version) values (%s) on conflict (singleton) do update set version = excluded.version",
         [version],
     )
-    body = {"version": version, "digest": digest.hex(), "applied_by": applied_by}
+    before = None if latest is None else from_canonical(bytes(latest["document"]))
+    body = {
+        "version": version,
+        "digest": digest.hex(),
+        "applied_by": applied_by,
+        "login": (await one(conn, "select session_user as login"))["login"],
+        "changes": ["the first configuration"] if before is None else diff(before, new),
+    }
     await events.append_to_ledger(conn, EventKind.CONFIG_APPLIED, body)
     return version

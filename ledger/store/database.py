@@ -11,6 +11,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from ledger.errors import Broken, Unavailable
+from ledger.store.facts import Counting, gathered
 
 Connection = psycopg.AsyncConnection[DictRow]
 
@@ -18,8 +19,12 @@ Connection = psycopg.AsyncConnection[DictRow]
 class Ledger:
     """The ledger's database. Open it once per process; every use is one short transaction without network calls inside."""
 
-    def __init__(self, dsn: str, *, max_size: int = 10, timeout: float = 2.0) -> None:
+    def __init__(
+        self, dsn: str, *, max_size: int = 10, timeout: float = 2.0, count: Counting = lambda told: None
+    ) -> None:
+        """`count` hears what each transaction told the trail, after its commit was acknowledged."""
         self._timeout = timeout
+        self._count = count
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             dsn,
             min_size=1,
@@ -51,13 +56,19 @@ class Ledger:
     async def transaction(self) -> AsyncGenerator[Connection]:
         """One transaction. If its commit was not acknowledged this raises `Unavailable`: assume neither way."""
         try:
-            async with self._pool.connection() as conn, conn.transaction():
-                await conn.execute("set local lock_timeout = '10s'")
-                yield conn
+            with gathered() as told:
+                async with self._pool.connection() as conn, conn.transaction():
+                    await conn.execute("set local lock_timeout = '10s'")
+                    yield conn
         except (PoolTimeout, psycopg.OperationalError) as error:
             raise Unavailable(f"the ledger's Postgres did not answer: {error}") from error
         except psycopg.Error as error:
             raise _translated(error) from None  # its detail quotes whole rows
+        self._count(told)
+
+    def pool_numbers(self) -> dict[str, int]:
+        """The pool's own numbers now, and what it counted since they were asked for last (psycopg_pool's names)."""
+        return dict(self._pool.pop_stats())
 
 
 async def now(conn: Connection) -> datetime:

@@ -12,7 +12,9 @@ import structlog
 from psycopg.rows import DictRow
 
 from ledger.model import Operation
+from ledger.store import facts
 from ledger.store.database import Connection, one
+from ledger.store.facts import Fact
 from ledger.trail import Event, EventKind, body_text
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -30,6 +32,7 @@ async def append(conn: Connection, operation: Operation, kind: EventKind, body: 
             what=body.get("what"),
         )
     count, head = await _insert(conn, operation.operation_id, kind, None, None, None, operation.fence, body)
+    facts.tell(Fact(kind, body, operation))
     return replace(operation, event_count=count, head_hash=head)
 
 
@@ -44,6 +47,7 @@ async def append_to_ledger(conn: Connection, kind: EventKind, body: dict[str, An
     """Append to the ledger's own stream: configuration, holds, the test clock."""
     row = await one(conn, "select namespace from ledger_identity")
     await _insert(conn, row["namespace"], kind, None, None, None, 0, body)
+    facts.tell(Fact(kind, body))
 
 
 async def read(conn: Connection, stream: UUID) -> list[Event]:

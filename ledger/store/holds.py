@@ -1,11 +1,20 @@
-"""Holds: sending stopped for an operation, a provider, a tenant or everything. Claims lock the rows `for share`."""
+"""Holds: sending stopped for an operation, a provider, a tenant or everything. Claims lock the rows `for share`.
+
+The scope `restored` stops everything too. It holds while people have not released it, and by itself while the database is
+not the one that the ledger was recorded for.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from psycopg.rows import DictRow
+
 from ledger.model import Operation
 from ledger.store.database import Connection, one
+
+RESTORED = "restored"
+UNSAID = "restored: this is not the database that it was; say so with `effects restored` (docs/restore.md)"
 
 
 @dataclass(frozen=True)
@@ -20,9 +29,8 @@ class Hold:
 
 def scopes_of(operation: Operation) -> list[str]:
     """Every scope that can stop this operation, in lock order."""
-    return sorted(
-        ["all", f"tenant:{operation.tenant}", f"provider:{operation.provider}", f"operation:{operation.operation_id}"]
-    )
+    own = [f"tenant:{operation.tenant}", f"provider:{operation.provider}", f"operation:{operation.operation_id}"]
+    return sorted(["all", RESTORED, *own])
 
 
 async def ensure(conn: Connection, scopes: Sequence[str]) -> None:
@@ -38,21 +46,30 @@ async def in_force(conn: Connection, operation: Operation) -> list[Hold]:
     await ensure(conn, [s for s in scopes if not s.startswith("operation:")])
     rows = await (
         await conn.execute(
-            "select scope, held, since, reason from holds where scope = any(%s) order by scope for share", [scopes]
+            "select scope, held, since, reason, scope = 'restored' and not at_home() as away"
+            " from holds where scope = any(%s) order by scope for share",
+            [scopes],
         )
     ).fetchall()
-    return [Hold(**row) for row in rows if row["held"]]
+    return [_hold(row) for row in rows if row["held"] or row["away"]]
 
 
 async def locked(conn: Connection, scope: str) -> Hold:
     """One scope under its row lock."""
     await ensure(conn, [scope])
-    row = await one(conn, "select scope, held, since, reason from holds where scope = %s for update", [scope])
-    return Hold(**row)
+    row = await one(
+        conn,
+        "select scope, held, since, reason, scope = 'restored' and not at_home() as away"
+        " from holds where scope = %s for update",
+        [scope],
+    )
+    return _hold(row)
 
 
-async def put(conn: Connection, scope: str, *, held: bool, since: datetime | None, jti: str, reason: str) -> None:
-    """Set or lift the hold on a scope, by the statement `jti`."""
+async def put(
+    conn: Connection, scope: str, *, held: bool, since: datetime | None, jti: str | None, reason: str
+) -> None:
+    """Set or lift the hold on a scope, by the statement `jti`; a restore holds without one."""
     await conn.execute(
         "update holds set held = %s, since = %s, statement = %s, reason = %s where scope = %s",
         [held, since, jti, reason, scope],
@@ -62,6 +79,16 @@ async def put(conn: Connection, scope: str, *, held: bool, since: datetime | Non
 async def current(conn: Connection) -> list[Hold]:
     """All holds in force."""
     rows = await (
-        await conn.execute("select scope, held, since, reason from holds where held order by scope")
+        await conn.execute(
+            "select scope, held, since, reason, scope = 'restored' and not at_home() as away"
+            " from holds where held or (scope = 'restored' and not at_home()) order by scope"
+        )
     ).fetchall()
-    return [Hold(**row) for row in rows]
+    return [_hold(row) for row in rows]
+
+
+def _hold(row: DictRow) -> Hold:
+    """Away from home, what was said about an earlier home counts no more."""
+    if row["away"]:
+        return Hold(row["scope"], held=True, since=None, reason=UNSAID)
+    return Hold(row["scope"], row["held"], row["since"], row["reason"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, LiteralString
 from uuid import UUID
 
@@ -67,6 +68,27 @@ async def take(conn: Connection, number: int, woken: Sequence[UUID]) -> None:
     await conn.execute(
         "update inbox_events set woken = %s::uuid[] where number = %s and taken_at is null", [list(woken), number]
     )
+
+
+async def latest_about(conn: Connection, operation_id: UUID, since: datetime) -> str:
+    """The provider's id of the newest event that names this operation and came after `since`; empty if none did."""
+    row = await (
+        await conn.execute(
+            "select event_id from inbox_events where marker = %s and received_at > %s order by received_at desc limit 1",
+            [operation_id, since],
+        )
+    ).fetchone()
+    return "" if row is None else str(row["event_id"])
+
+
+async def forget(conn: Connection, before: datetime) -> int:
+    """Delete taken events that came before this moment and at least a month ago (owner's role); how many."""
+    gone = await conn.execute(
+        "delete from inbox_events where taken_at is not null"
+        " and received_at < least(%s, ledger_now() - interval '30 days')",
+        [before],
+    )
+    return gone.rowcount
 
 
 async def concerned(conn: Connection, event: InboxEvent) -> list[Operation]:

@@ -13,8 +13,10 @@ from ledger.errors import Broken, Superseded
 from ledger.fingerprint import fingerprint
 from ledger.model import Operation, Standing
 from ledger.states import State
-from ledger.store import events
+from ledger.store import events, facts
 from ledger.store.database import Connection, one
+from ledger.store.facts import Fact
+from ledger.trail import EventKind
 
 COLUMNS: Final[LiteralString] = (
     " operation_id, tenant, business_key, actor, requested_by, action, provider, account, livemode, target, arguments,"
@@ -22,7 +24,7 @@ COLUMNS: Final[LiteralString] = (
     " supersedes::text, equivalence_key, policy_version, config_version,"
     " canonical, request_digest, fingerprint, approval_expires_at, idempotency_key, kid, token, state, reason, people_needed,"
     " fence, lease_until, frozen_request, frozen_contract, proposed_at, first_claimed_at, ended_at, next_step,"
-    " next_step_at, review_at, look_again_at, receipt, standing, event_count, head_hash "
+    " next_step_at, review_at, look_again_at, receipt, standing, event_count, head_hash, erased_at "
 )
 _FIND: Final[LiteralString] = "select" + COLUMNS + "from operations where operation_id = %s"
 _LOCK: Final[LiteralString] = "select" + COLUMNS + "from operations where operation_id = %s for update"
@@ -113,7 +115,9 @@ async def insert(conn: Connection, operation: Operation, body: dict[str, Any]) -
         return None
     states.edge(1, None, State.PROPOSED)
     count, head = await events.append_move(conn, operation.operation_id, 1, None, State.PROPOSED, 0, body)
-    return replace(operation, state=State.PROPOSED, event_count=count, head_hash=head)
+    recorded = replace(operation, state=State.PROPOSED, event_count=count, head_hash=head)
+    facts.tell(Fact(EventKind.MOVED, body, recorded, 1))
+    return recorded
 
 
 async def move(
@@ -132,7 +136,9 @@ async def move(
     count, head = await events.append_move(
         conn, before.operation_id, edge, before.state, after.state, after.fence, told
     )
-    return replace(after, event_count=count, head_hash=head)
+    moved = replace(after, event_count=count, head_hash=head)
+    facts.tell(Fact(EventKind.MOVED, told, moved, edge, before.state))
+    return moved
 
 
 async def note(conn: Connection, before: Operation, after: Operation) -> Operation:

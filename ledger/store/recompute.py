@@ -20,17 +20,8 @@ LEEWAY_SECONDS = 120  # as in the function `token_refusal` of the database
 
 def identity_problems(operation: Operation, namespace: UUID, document: Document | None) -> Iterable[str]:
     """What the canonical bytes, the columns and the names derived from them do not agree on."""
-    if fingerprint.fingerprint(operation.canonical) != operation.fingerprint:
-        yield "its fingerprint is not the one of its canonical bytes"
-    expires = int(operation.approval_expires_at.timestamp())
-    fields: dict[str, Any] = {name: getattr(operation, name) for name in fingerprint.IDENTITY_FIELDS}
-    fields["approval_expires_at"] = expires
-    again = fingerprint.identity(**fields)
-    written = fingerprint.canonical_bytes(again, max_bytes=fingerprint.MAX_SHEET)
-    if written != operation.canonical:
-        kept = json.loads(operation.canonical)
-        differing = sorted(key for key in again.keys() | kept.keys() if again.get(key) != kept.get(key))
-        yield f"columns differ from the canonical bytes: {', '.join(differing) or 'not the canonical form'}"
+    if operation.erased_at is None:  # else the columns stand in what remained, and their digest in the trail
+        yield from _canonical_problems(operation)
     derived = fingerprint.operation_id(namespace, operation.tenant, operation.business_key)
     if derived != operation.operation_id:
         yield f"its id is not the one of {operation.tenant}/{operation.business_key}"
@@ -44,7 +35,22 @@ def identity_problems(operation: Operation, namespace: UUID, document: Document 
     grant = document.grant(operation.kid)
     if grant is None or grant.tenant != operation.tenant or operation.actor not in grant.actors:
         yield f"the key {operation.kid} was not granted its proposal"
-    yield from _proposal_problems(operation, document)
+    if operation.erased_at is None:
+        yield from _proposal_problems(operation, document)
+
+
+def _canonical_problems(operation: Operation) -> Iterable[str]:
+    if fingerprint.fingerprint(operation.canonical) != operation.fingerprint:
+        yield "its fingerprint is not the one of its canonical bytes"
+    expires = int(operation.approval_expires_at.timestamp())
+    fields: dict[str, Any] = {name: getattr(operation, name) for name in fingerprint.IDENTITY_FIELDS}
+    fields["approval_expires_at"] = expires
+    again = fingerprint.identity(**fields)
+    written = fingerprint.canonical_bytes(again, max_bytes=fingerprint.MAX_SHEET)
+    if written != operation.canonical:
+        kept = json.loads(operation.canonical)
+        differing = sorted(key for key in again.keys() | kept.keys() if again.get(key) != kept.get(key))
+        yield f"columns differ from the canonical bytes: {', '.join(differing) or 'not the canonical form'}"
 
 
 def _proposal_problems(operation: Operation, document: Document) -> Iterable[str]:
@@ -144,7 +150,9 @@ def receipt_problems(
         return
     proved = {a.receipt for a in every if a.outcome is Outcome.APPLIED}
     proved |= {e.receipt for s in seen for e in s.effects if e.ours}
-    proved |= {Claims.from_bytes(s.statement).receipt for s in said if s.decision == "happened"}
+    proved |= {Claims.from_bytes(s.statement).receipt for s in said if s.decision == "happened" and s.statement}
+    if operation.erased_at is not None:  # the signed bytes are gone; what the trail said of them remained
+        proved |= {e.body["receipt"] for e in told if e.kind is EventKind.STATEMENT_ACCEPTED}
     if operation.receipt not in proved:
         yield f"nothing in the evidence proves the receipt {operation.receipt}"
     changes = [e.body for e in told if e.kind is EventKind.STANDING_CHANGED]
@@ -156,13 +164,17 @@ def receipt_problems(
 
 def statement_problems(said: Sequence[Statement], told: Sequence[Event]) -> Iterable[tuple[str, str]]:
     """(jti, what is wrong): every accepted statement is a row and an event, and speaks about this trail."""
-    accepted = {e.body["jti"]: e.number for e in told if e.kind is EventKind.STATEMENT_ACCEPTED}
+    accepted = {e.body["jti"]: e for e in told if e.kind is EventKind.STATEMENT_ACCEPTED}
     hashes = {e.hash for e in told}
     for jti in sorted(accepted.keys() - {s.jti for s in said}):
-        yield jti, f"was accepted (event {accepted[jti]}) and is missing"
+        yield jti, f"was accepted (event {accepted[jti].number}) and is missing"
     for statement in said:
         if statement.jti not in accepted:
             yield statement.jti, "the trail does not tell that it was accepted"
+        elif any(
+            accepted[statement.jti].body[n] != getattr(statement, n) for n in ("typ", "decision", "person", "kid")
+        ):
+            yield statement.jti, "the trail tells something else of it"
         if statement.trail_head is not None and statement.trail_head not in hashes:
             yield statement.jti, "it speaks about a trail that is not this one"
 

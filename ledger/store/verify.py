@@ -15,6 +15,7 @@ import psycopg
 
 from ledger import states
 from ledger.config import Document, from_canonical
+from ledger.erasure import check_remains
 from ledger.errors import Broken, LedgerError
 from ledger.fingerprint import to_base64url
 from ledger.model import Operation
@@ -157,8 +158,8 @@ async def _check_operation(
         operation, await operations.namespace(conn), documents.get(operation.config_version)
     ):
         found.differ(name, what)
-    verify_bodies(await events.bodies(conn, operation_id))
     told = await events.read(conn, operation_id)
+    _check_bodies(operation, await events.bodies(conn, operation_id), told)
     verify_chain(told, operation.event_count, operation.head_hash)
     verify_state(told, operation.state)
     found.count("events", len(told))
@@ -185,6 +186,17 @@ async def _check_operation(
     found.count("sightings", len(seen))
 
 
+def _check_bodies(operation: Operation, bodies: list[tuple[int, str, bytes]], told: Sequence[Event]) -> None:
+    """Each body is what was recorded; of an erased operation, what remained of those before is what was recorded then."""
+    erasures = [event for event in told if event.kind is EventKind.ERASED]
+    if len(erasures) != (operation.erased_at is not None):
+        raise Broken(f"erased_at is {operation.erased_at}, and the trail tells of {len(erasures)} erasure(s)")
+    for event in erasures:
+        check_remains(operation, bodies, event.number, event.body["remains"])
+        bodies = [body for body in bodies if body[0] >= event.number]
+    verify_bodies(bodies)
+
+
 async def _check_sheets(conn: Connection, found: Verified, operation: Operation, told: Sequence[Event]) -> None:
     """Digests; that each sheet shows this operation; and that every sheet that was made is there."""
     rows = await (
@@ -194,9 +206,12 @@ async def _check_sheets(conn: Connection, found: Verified, operation: Operation,
     for row in rows:
         name = f"sheet {bytes(row['digest']).hex()[:16]} of operation {operation.operation_id}"
         async with found.about(conn, name):
-            if sheet_digest(bytes(row["document"])) != bytes(row["digest"]):
+            if operation.erased_at is None and sheet_digest(bytes(row["document"])) != bytes(row["digest"]):
                 found.differ(name, "its digest is not the one of its document")
-            if read_sheet(bytes(row["document"]))["fingerprint"] != operation.fingerprint.hex():
+            if (
+                operation.erased_at is None
+                and read_sheet(bytes(row["document"]))["fingerprint"] != operation.fingerprint.hex()
+            ):
                 found.differ(name, "it shows another operation")
             if bytes(row["digest"]).hex() not in made:
                 found.differ(name, "the trail does not tell that it was made")
@@ -209,6 +224,9 @@ async def _check_sheets(conn: Connection, found: Verified, operation: Operation,
 async def _check_statement(conn: Connection, kept: Statement, documents: dict[int, Document]) -> None:
     """The signature, by the keys of its day; and that the columns say what was signed. Raises what differs."""
     document = documents.get(kept.config_version)
+    operation = None if kept.operation_id is None else await operations.find(conn, kept.operation_id)
+    if operation is not None and operation.erased_at is not None and not kept.statement:
+        return  # its bytes went with the operation's; its columns are compared with the trail
     if document is None:
         raise Broken(f"configuration {kept.config_version}, under which it was accepted, is missing or unreadable")
     sheet = b""
@@ -234,7 +252,6 @@ async def _check_statement(conn: Connection, kept: Statement, documents: dict[in
         raise Broken("it was accepted outside of its times")
     if kept.operation_id is None:
         return
-    operation = await operations.find(conn, kept.operation_id)
     if operation is None or operation.fingerprint.hex() != claims.fingerprint:
         raise Broken("it was signed for other content than the operation has")
 
@@ -243,11 +260,18 @@ async def _check_holds(conn: Connection, found: Verified, kept: Sequence[Stateme
     """What is held was held by a statement and told so; what was told as held is held."""
     own = (await one(conn, "select namespace from ledger_identity"))["namespace"]
     last: dict[str, EventKind] = {}
+    signed = {s.scope for s in kept if s.typ == StatementType.HOLD}
     for event in await _trail(conn, own):
         if event.kind in (EventKind.HELD, EventKind.RELEASED):
             last[event.body["scope"]] = event.kind
-    held = {hold.scope for hold in await holds.current(conn)}
-    signed = {s.scope for s in kept if s.typ == StatementType.HOLD}
+        if event.kind is EventKind.RESTORED:  # said by the owner of the database, not signed
+            last[holds.RESTORED] = EventKind.HELD
+            signed.add(holds.RESTORED)
+    current = await holds.current(conn)
+    held = {hold.scope for hold in current if hold.reason != holds.UNSAID}
+    if len(held) < len(current):
+        found.warnings.append(Finding(f"hold {holds.RESTORED}", holds.UNSAID))
+        last.pop(holds.RESTORED, None)  # whatever was said, was said about another database
     for scope in sorted(held | {s for s, kind in last.items() if kind is EventKind.HELD}):
         if scope not in held:
             found.differ(f"hold {scope}", "the trail says it is held, the row says it is not")

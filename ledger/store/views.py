@@ -1,5 +1,7 @@
 """Read-only views for people: what waits, what is in review, what is open."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, LiteralString
 from uuid import UUID
 
@@ -29,15 +31,35 @@ _OPEN: Final[LiteralString] = "select" + COLUMNS + "from operations where ended_
 _RUNNING: Final[LiteralString] = (
     "select" + COLUMNS + "from operations where ended_at is null or next_step = 'follow' order by proposed_at"
 )
+_APPLIED: Final[LiteralString] = (
+    "select v.version, encode(v.digest, 'hex') as digest, v.applied_by, v.applied_at"
+    " from config_versions v join config_current c on c.version = v.version"
+)
 _IN_FORCE: Final[LiteralString] = (
     "select v.version, v.document from config_versions v join config_current c on c.version = v.version"
 )
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The configuration in force: which one it is, since when, and on whose word."""
+
+    version: int
+    digest: str
+    applied_by: str
+    applied_at: datetime
 
 
 async def by_key(conn: Connection, tenant: str, business_key: str) -> Operation | None:
     """The operation of this intent."""
     row = await (await conn.execute(_BY_KEY, [tenant, business_key])).fetchone()
     return None if row is None else from_row(row)
+
+
+async def recorded(conn: Connection, workflow_id: str) -> bool:
+    """Whether the ledger has the operation of this workflow id."""
+    tenant, _, business_key = workflow_id.partition("/")
+    return await by_key(conn, tenant, business_key) is not None
 
 
 async def by_prefix(conn: Connection, prefix: str) -> list[Operation]:
@@ -76,7 +98,8 @@ async def open_workflows(conn: Connection, scope: str, limit: int = 1000) -> lis
     kind, _, name = scope.partition(":")
     rows = await (
         await conn.execute(
-            "select tenant, business_key from operations where (ended_at is null or next_step = 'follow') and (%(kind)s = 'all'"
+            "select tenant, business_key from operations where (ended_at is null or next_step = 'follow')"
+            " and (%(kind)s in ('all', 'restored')"
             " or %(kind)s = 'tenant' and tenant = %(name)s or %(kind)s = 'provider' and provider = %(name)s"
             " or %(kind)s = 'operation' and operation_id::text = %(name)s) order by proposed_at limit %(limit)s",
             {"kind": kind, "name": name, "limit": limit},
@@ -109,6 +132,12 @@ async def configuration_in_force(conn: Connection) -> tuple[int, Document]:
     if row is None:
         raise Refused("config_missing", "no configuration is applied: run `effects config apply` with the owner's DSN")
     return row["version"], from_canonical(bytes(row["document"]))
+
+
+async def applied_configuration(conn: Connection) -> Applied | None:
+    """Which configuration is in force; None before the first one."""
+    row = await (await conn.execute(_APPLIED)).fetchone()
+    return None if row is None else Applied(**row)
 
 
 async def before_the_end(conn: Connection) -> list[Operation]:

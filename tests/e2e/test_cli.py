@@ -160,6 +160,8 @@ async def test_review_shows_the_evidence_and_two_operators_settle_it(rig: Rig, e
         assert blind.document["error"]["rule"] == "evidence_unseen"
         second = await effects(*words, "--as", "oscar")
         assert (second.code, second.document["state"]) == (0, "rejected"), second
+    last = (await rig.trail(operation))[-1].body
+    assert last["settled_by"] == "person" and last["unknown_seconds"] > 25 * 3_600
     assert rig.effects(target) == []
     assert (await effects("verify")).document["differences"] == []
 
@@ -322,6 +324,9 @@ async def test_configuration_is_checked_compared_and_applied(rig: Rig, effects: 
     assert (await effects("config", "apply", str(folder), "--by", "ops")).code == 2  # it touches what waits: --yes
     applied = await effects("config", "apply", str(folder), "--by", "ops", "--yes")
     assert (applied.code, applied.document["version"]) == (0, 2), applied
+    told = await effects("trail", as_json=False)
+    assert "configuration 2 applied by ops (login effects_owner)" in told.out
+    assert "rule acme refund eur: waive_up_to_minor changes from 2000 to 1000" in told.out
     (folder / "policy.toml").write_text(policy)
     grants = (folder / "grants.toml").read_text()
     (folder / "grants.toml").write_text(grants.replace('"support-bot"', '"other-bot"', 1))
@@ -337,6 +342,13 @@ async def test_keys_sign_a_dummy_for_the_configuration_in_force(rig: Rig, effect
     assert made.code == 0 and (tmp_path / "keys" / "zoe.pem").stat().st_mode & 0o777 == 0o600
     unknown = await effects("keys", "test", "--key-file", str(tmp_path / "keys" / "zoe.pem"))
     assert (unknown.code, unknown.document["error"]["rule"]) == (3, "key_unknown")
+    nobody = await effects("keys", "test", "--as", "zoe")
+    assert (
+        "alice" in nobody.document["error"]["message"]
+        and "zoe" not in nobody.document["error"]["message"].split("(")[1]
+    )
+    bot = await effects("hold", "all", "--reason", "x", "--as", "support-bot", "--yes")
+    assert "proposes with" in bot.document["error"]["message"]
     listed = (await effects("keys", "show")).document["keys"]
     assert {key["owner"] for key in listed} >= {"alice", "bob", "olga", "oscar", "support-bot"}
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-import commands.audit
+import workflows.waking
 from tests.conftest import Rig
 from tests.e2e.spoken import Effects, Spoken, speaking
 
@@ -14,7 +14,7 @@ from tests.e2e.spoken import Effects, Spoken, speaking
 @pytest.fixture
 def effects(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Effects]:
     """Commands on a rig; a workflow is old enough at once."""
-    monkeypatch.setattr(commands.audit, "RECORDED_WITHIN", timedelta(0))
+    monkeypatch.setattr(workflows.waking, "RECORDED_WITHIN", timedelta(0))
     yield from speaking(rig, monkeypatch)
 
 
@@ -22,7 +22,7 @@ async def until_found(effects: Effects, *kinds: str) -> Spoken:
     """Ask until exactly this is found: Temporal's listing is a moment behind."""
     deadline = asyncio.get_running_loop().time() + 60
     while True:
-        told = await effects("audit")
+        told = await effects("audit", "--wait", "0")
         if [finding["kind"] for finding in told.document["findings"]] == list(kinds):
             return told
         assert asyncio.get_running_loop().time() < deadline, told
@@ -38,7 +38,7 @@ async def test_an_open_operation_whose_workflow_was_lost_is_found_and_started_ag
         await rig.handle(proposal).terminate("a test")
         told = await until_found(effects, "without_workflow")
         assert (told.code, told.document["findings"][0]["name"]) == (3, f"acme/{proposal.business_key}")
-        repaired = await effects("audit", "--repair")
+        repaired = await effects("audit", "--repair", "--wait", "0")
         assert (repaired.code, repaired.document["repaired"]) == (0, [f"acme/{proposal.business_key}"])
         assert (await until_found(effects)).code == 0
         await rig.approve(waiting.operation_id)
@@ -57,7 +57,7 @@ async def test_what_is_overdue_is_found_and_woken(rig: Rig, effects: Effects) ->
     told = await until_found(effects, "overdue")
     assert told.code == 3 and "unknown" in told.document["findings"][0]["what"]
     async with rig.worker():
-        assert (await effects("audit", "--repair")).code == 0
+        assert (await effects("audit", "--repair", "--wait", "0")).code == 0
         await rig.until(answer.operation_id, "succeeded")
     assert len(rig.effects(proposal.target)) == 1
 
@@ -68,6 +68,6 @@ async def test_a_workflow_without_an_operation_is_named_and_left_alone(rig: Rig,
     stray = await rig.client.start_workflow("OperationWorkflow", {}, id="acme/nobody", task_queue=queue)
     told = await until_found(effects, "without_operation")
     assert (told.code, told.document["findings"][0]["name"]) == (3, "acme/nobody")
-    assert (await effects("audit", "--repair")).code == 3
+    assert (await effects("audit", "--repair", "--wait", "0")).code == 3
     await stray.terminate("a test")
     assert (await until_found(effects)).code == 0

@@ -24,6 +24,7 @@ from ledger.trail import EventKind, sentence
 from tests.conftest import Rig
 from tests.e2e.test_codec import KEY, TOKEN, decoding
 from tests.e2e.web_ui import Page, start_browser
+from tests.recovery.order_world import hold
 from tests.workflows.encrypted import encrypting
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
@@ -216,9 +217,12 @@ async def test_an_operation_in_review_says_so_and_names_the_command(rig: Rig, pa
     async with rig.worker():
         op = (await rig.propose(proposal)).operation_id
         await rig.until(op, "unknown")
+        workflow = rig.handle(proposal)
+        await clicked(page.open, workflow.id)
+        assert (await clicked(page.details, "unknown")).heading == "unknown: lost"
+        await clicked(page.picture, "unknown")
         await rig.advance(A_DAY_AND_AN_HOUR)
         await rig.until(op, "needs_review", seconds=60)
-        workflow = rig.handle(proposal)
         assert await clicked(page.listed, "EffectState='needs_review'", workflow.id) == [workflow.id]
         await clicked(page.open, workflow.id)
         details = await clicked(page.details, "needs_review")
@@ -227,6 +231,21 @@ async def test_an_operation_in_review_says_so_and_names_the_command(rig: Rig, pa
         await clicked(page.picture, "review")
         await assert_not_wedged(workflow)
     assert rig.effects(target) == []
+
+
+async def test_an_approved_operation_that_is_held_says_what_it_waits_for(rig: Rig, page: Page) -> None:
+    """Signed by a person, and stopped by another. Red: tell an approved operation's next step as if nothing held it."""
+    proposal = rig.proposal(rig.payment(), amount=5_000, key="order-1004")
+    async with rig.worker():
+        op = (await rig.propose(proposal)).operation_id
+        await hold(rig, "tenant:acme")
+        await rig.approve(op)
+        await rig.settled(op)
+        await clicked(page.open, rig.handle(proposal).id)
+        details = await clicked(page.details, "approved")
+        assert any(item.startswith("next: dispatch (held)") for item in details.items), details.items
+        await clicked(page.picture, "approved")
+    assert rig.effects(proposal.target) == []
 
 
 async def test_what_an_agent_writes_draws_no_link(rig: Rig, page: Page) -> None:

@@ -20,7 +20,9 @@ def main(arguments: list[str]) -> int:
         seconds = time.process_time() - start
         total += len(search.states)
         size = f"{len(search.states):>9,} states{'' if search.whole or found else ' (not all)'}"
-        what = f"{scenario.contract.name}, {scenario.limit} faults, {len(scenario.amounts)} operation(s)"
+        chained = ", one after the other" if scenario.chained else ""
+        faults = f"{scenario.limit} of {len(scenario.faults)} faults"
+        what = f"{scenario.contract.name}, {faults}, {len(scenario.amounts)} operation(s){chained}"
         rate = f"{len(search.states) / max(seconds, 0.01):,.0f}/s"
         print(f"{size} {seconds:6.1f} s {rate:>9}  {what}: {'GOOD' if found is None else 'WRONG'}", flush=True)
         if found is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -48,8 +49,13 @@ class Effect(NamedTuple):
     owner: int  # the operation that asked for it
     receipt: int
     tick: int
-    living: bool
+    standing: Standing
     marked: bool
+
+    @property
+    def living(self) -> bool:
+        """Whether it is there, or is still to be: not void."""
+        return self.standing is not Standing.VOID
 
 
 class Seen(NamedTuple):
@@ -126,7 +132,7 @@ class Bench:
 
     def number(self, rows: Rows) -> int:
         """The number of these rows; equal rows have one."""
-        key = (rows.operation.operation_id, rows.key())
+        key = (rows.operation.fingerprint, rows.key())
         found = self._numbers.setdefault(key, len(self.rows))
         if found == len(self.rows):
             self.rows.append(rows)
@@ -141,7 +147,7 @@ class Bench:
         return told
 
     def _call(self, name: str, at_rows: tuple[int, ...], i: int, context: Context, given: tuple[Any, ...]) -> Told:
-        others = tuple(self.rows[n].operation for k, n in enumerate(at_rows) if k != i)
+        others = tuple(self.rows[n] for k, n in enumerate(at_rows) if k != i)
         desk = Desk(
             self.rows[at_rows[i]],
             others=others,
@@ -195,8 +201,7 @@ class Bench:
 
     def _record(self, desk: Desk, ports: Ports, i: int, fence: int, answer: tuple[Any, ...], late: bool) -> Any:
         """The answer is written down; told is whether it came after the lease was lost."""
-        outcome, hint, stored, receipt, living = answer
-        standing = None if receipt is None else Standing.GOOD if living else Standing.VOID
+        outcome, hint, stored, receipt, standing = answer
         classified = Classified(outcome, hint, stored, None if receipt is None else f"re_{receipt}", standing)
         return run(Dispatch(ports)._record_once(self._claimed(desk, fence, 0), classified, Wire(late)))[1]
 
@@ -207,8 +212,16 @@ class Bench:
 
     def _reconcile(self, desk: Desk, ports: Ports, i: int, look_now: bool) -> Any:
         """The first transaction of `reconcile`; a look that it wants is the worker's next step."""
-        with patch.object(reconcile, "look_and_settle", _wants_look):
+        with patch.object(reconcile, "look_and_settle", _wants_look), patch.object(Reconcile, "_follow", _wants_follow):
             return run(Reconcile(ports).reconcile(_ref(desk, look_now)))
+
+    def _follow(self, desk: Desk, ports: Ports, i: int, before: Standing, effect: Effect | None) -> None:
+        """What was read of the receipt is written down; `before` is the standing of when the worker began to read."""
+        self._adapter.read = None
+        if effect is not None:
+            (self._adapter.read,) = self._effects(desk, i, Seen(True, (effect,), True, 0))
+        begun: Any = _changed(desk.rows.operation, {"standing": before})
+        run(Reconcile(ports)._follow(begun, None))  # type: ignore[arg-type]
 
     def _look(self, desk: Desk, ports: Ports, i: int, began: int, seen: Seen) -> None:
         desk.times = [at(began), *desk.times]
@@ -260,7 +273,7 @@ class Bench:
 
     def _reading(self, desk: Desk, i: int, seen: Seen) -> judgement.Reading:
         operation = desk.rows.operation
-        ids = dict(zip((i, 1 - i), [str(o.operation_id) for o in (operation, *desk.others)], strict=False))
+        ids = dict(zip((i, 1 - i), [str(o.operation_id) for o in (operation, *desk.others_operations)], strict=False))
         preflight = Preflight(
             complete=seen.complete,
             target=operation.target,
@@ -273,13 +286,13 @@ class Bench:
         return judgement.Reading(preflight, CREDENTIAL, at(seen.tick), "" if seen.complete else "provider unreadable")
 
     def _effects(self, desk: Desk, i: int, seen: Seen) -> tuple[SeenEffect, ...]:
-        every = (desk.rows.operation, *desk.others)
+        every = (desk.rows.operation, *desk.others_operations)
         amounts = dict(zip((i, 1 - i), [o.amount_minor for o in every], strict=False))
         ids = dict(zip((i, 1 - i), [str(o.operation_id) for o in every], strict=False))
         return tuple(
             SeenEffect(
                 f"re_{e.receipt}",
-                Standing.GOOD if e.living else Standing.VOID,
+                e.standing,
                 marked=e.marked and e.owner in (i, STRANGER),
                 matching=amounts.get(e.owner) == amounts[i],
                 summary={"amount": amounts.get(e.owner, 1), "marker": ids.get(e.owner) if e.marked else None},
@@ -293,6 +306,12 @@ class Bench:
         versioned = self.contract.conditional_write
         witness = any(e.owner == i for e in seen.effects) if self.contract.witness else None
         return Look(True, self._effects(desk, i, seen), seen.moved if versioned else None, witness)
+
+
+@lru_cache
+def bench_of(contract: Contract) -> Bench:
+    """One bench for every scenario of this contract: what one computed, the next one knows. Not for code that is changed."""
+    return Bench(contract)
 
 
 _MESSAGE = Message(kind=MessageKind.RESOLVE)
@@ -336,6 +355,10 @@ async def _yes(*_: Any) -> bool:
 
 async def _wants_look(ports: Any, operation: Operation) -> str:
     return "look"
+
+
+async def _wants_follow(self: Any, operation: Operation, progress: Any) -> str:
+    return "follow"
 
 
 async def _looked_before(ports: Any, operation: Operation) -> Operation:

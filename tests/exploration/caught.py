@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from ledger.contract import Contract
-from tests.exploration.scenarios import SIGNED, TWINS, TWO, WAIVED
+from tests.exploration.environment import Scenario
+from tests.exploration.scenarios import CHAIN, SIGNED, TWINS, TWO, WAIVED
 from tests.exploration.shapes import KEY_AND_LOOKUP as BOTH
 from tests.exploration.shapes import KEY_ONLY as KEY
 from tests.exploration.shapes import LOOKUP_ONLY as LOOK
@@ -19,6 +20,13 @@ class At(NamedTuple):
     faults: str
     says: str
     amounts: tuple[int, ...] = WAIVED
+    chained: bool = False
+
+    @property
+    def scenario(self) -> Scenario:
+        """The shape, where every fault may happen once, all in one run."""
+        faults = [fault for fault in self.faults.split(",") if fault]
+        return Scenario(self.shape, frozenset(faults), len(faults), self.amounts, self.chained)
 
 
 CAUGHT = {
@@ -162,6 +170,33 @@ CAUGHT = {
     ),
     "a look-again where nobody can look": At(NEITHER, "answer lost,look again", "comes_to_an_end"),
     "a definite answer can change": At(KEY, "answer recorded twice", "nothing_breaks"),
+    "receipts: what is recorded last counts": At(BOTH, "worker stopped,effect turned void", "void_is_told_as_void"),
+    "receipts: void is read as good again": At(
+        BOTH, "effect pending,started twice,effect turned void", "void_is_told_as_void"
+    ),
+    "receipts: void is told to nobody": At(BOTH, "effect pending,effect turned void", "what_was_undone_goes_to_people"),
+    "receipts: pending is good": At(BOTH, "effect pending", "told_as_it_is"),
+    "receipts: pending is the end": At(BOTH, "effect pending", "pending_is_followed"),
+    "receipts: pending is read once": At(BOTH, "effect pending", "pending_is_followed"),
+    "receipts: pending is not read": At(BOTH, "effect pending", "reading_is_believed"),
+    "receipts: a reading is not written down": At(BOTH, "effect pending", "reading_is_believed"),
+    "receipts: an end is not read again": At(BOTH, "effect turned void,webhook", "pending_is_followed"),
+    "receipts: looks after a success tell nobody": At(
+        BARE, "worker stopped,effect turned void", "void_is_told_as_void"
+    ),
+    "receipts: whatever comes after the end alarms": At(
+        BOTH, "worker stopped,effect turned void", "nobody_is_alarmed_for_nothing"
+    ),
+    "void holds its amount": At(
+        BOTH, "worker stopped,effect turned void,webhook", "blocked_only_by_what_is_held", TWINS
+    ),
+    "a changed policy is not read": At(KEY, "policy changed", "sent_with_authority"),
+    "a first send asks for nothing that it depends on": At(KEY, "", "nothing_breaks", CHAIN, True),
+    "what was undone still counts": At(BOTH, "effect turned void,webhook", "nothing_breaks", CHAIN, True),
+    "a repeat asks for nothing that it depends on": At(
+        BOTH, "answer lost,effect turned void,webhook", "sent_with_authority", CHAIN, True
+    ),
+    "what is there waits for what it depends on": At(BOTH, "stranger with our marker", "comes_to_an_end", CHAIN, True),
 }
 
 # Changes that no run can show, and why. They are explored all the same: if one is caught one day, its reason is gone.
@@ -227,6 +262,11 @@ EQUIVALENT = {
         LOOK,
         "stranger with our marker",
         "What was found is recorded as a sighting as well: D2 sees the stranger in it and asks a person.",
+    ),
+    "receipts: answers after a success tell nobody": At(
+        BOTH,
+        "worker stopped,effect turned void",
+        "Who is answered that it is void asked after whoever was told that it is good: two workers would have to be stopped.",
     ),
     "people may certify while an attempt is open": At(
         KEY, "key misused,did not happen", "An attempt is open only in flight, and people resolve only in review."

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ledger.contract import Contract
-from ledger.model import Operation
+from ledger.model import Operation, Standing
 from ledger.states import ENDED, State
 from tests.exploration.bench import STRANGER, Bench, Context, Effect, Seen, Told
 from tests.exploration.memory import Move, born
@@ -15,6 +15,7 @@ from tests.exploration.shapes import START, TICK, proposed
 LAST_TICK = 40  # a run that is not over by then is not coming to an end
 QUIET_TICKS = 16  # after an end, time goes on this far for whatever may still come
 DOWN_TICKS = 14  # an outage can last until keys are gone
+PENDS = 3  # ticks after which a pending effect has become good, if it has not turned void
 SET_BACK = 8  # ticks by which a wall clock is set back
 
 
@@ -22,7 +23,8 @@ class Worker(NamedTuple):
     """What one worker is about to do, for which operation, and what it knows: `a`, `b` and `c`, by kind.
 
     judge: a reading · claim: stamp, reading · found: fence, reading · guard, clock: fence, stamp · write: fence, tick of the
-    guard's yes, stamp · wait: fence, late, deadline · answer: fence, answer, late · look, seen: when it began, what it saw.
+    guard's yes, stamp · wait: fence, late, deadline · answer: fence, answer, late · look, seen: when it began, what it saw ·
+    follow, read: the standing before, the effect that it read.
     """
 
     kind: str
@@ -57,6 +59,14 @@ class Step(NamedTuple):
     i: int = 0
 
     @property
+    def kinds(self) -> list[Any]:
+        """What kinds of change this step makes in the ledger: moves, and standings of receipts."""
+        told = () if self.told is None else self.told.writes
+        noted = [w.arguments for w in told if w.name == "note"]
+        standings = [("standing", b.standing, a.standing) for b, a in noted if b.standing is not a.standing]
+        return [*(move.kind for move in self.moves), *standings]
+
+    @property
     def moves(self) -> tuple[Move, ...]:
         """The moves of the ledger in this step."""
         return () if self.told is None else self.told.moves
@@ -70,27 +80,35 @@ class Scenario:
     faults: frozenset[str]
     limit: int
     amounts: tuple[int, ...] = (1_500,)
+    chained: bool = False  # the second operation depends on the first
     repeated: tuple[str, ...] = field(default=("answer lost", "request delayed", "list incomplete"))
 
 
 class Environment:
     """The steps of everybody but workers and time."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, bench: Bench | None = None) -> None:
         self.scenario, self.contract = scenario, scenario.contract
-        self.bench, self.receiver = Bench(scenario.contract), Receiver(scenario.contract)
+        self.bench, self.receiver = bench or Bench(scenario.contract), Receiver(scenario.contract)
 
     def start(self) -> Moment:
         """Everything proposed at tick 0."""
         versioned = self.contract.conditional_write
         rows = tuple(
-            self.bench.number(born(proposed(i, amount, versioned))) for i, amount in enumerate(self.scenario.amounts)
+            self.bench.number(born(proposed(i, amount, versioned, 0 if i and self.scenario.chained else None)))
+            for i, amount in enumerate(self.scenario.amounts)
         )
         return Moment(0, 0, True, rows, World(keys=(None,) * len(rows)), (None, None), (), False, 0)
 
     def operation(self, s: Moment, i: int) -> Operation:
         """An operation as it stands."""
         return self.bench.rows[s.rows[i]].operation
+
+    def is_over(self, s: Moment, i: int) -> bool:
+        """Whether no machine goes on with it by itself: it ended and is followed no longer, or a person must settle it."""
+        operation = self.operation(s, i)
+        followed = operation.state is State.SUCCEEDED and operation.standing is Standing.PENDING
+        return operation.state in ENDED | {State.NEEDS_REVIEW} and not followed
 
     def context(self, s: Moment) -> Context:
         """Ledger time and what holds now."""
@@ -129,6 +147,10 @@ class Environment:
                 what = "what the 5xx left" if request.rolls else f"the request of attempt {request.fence}"
                 told = "" if answer is None else f"{answer[0]} {answer[1]}"
                 yield Step(("the receiver works on {}: {} {}", what, name, told), after, must and not name)
+        for effect in s.world.effects:
+            if effect.standing is Standing.PENDING:
+                good = s._replace(world=self.receiver.turned(s.world, effect.receipt, Standing.GOOD))
+                yield Step(("what was pending is good: {}", effect.receipt), good, s.tick >= effect.tick + PENDS)
         pruned = self.receiver.pruned(s.world, s.tick)
         if pruned != s.world:
             yield Step(("the receiver forgets the key",), s._replace(world=pruned), True)
@@ -184,18 +206,21 @@ class Environment:
         if s.held:
             changes.append(("hold released", s._replace(held=False)))
         changes += [("approval revoked", s._replace(config=1)), ("grant revoked", s._replace(config=2))]
+        changes.append(("policy changed", s._replace(config=3)))
         if self.contract.conditional_write:
             changes.append(("record edited by somebody", s._replace(world=world._replace(edited=True))))
         for k, effect in enumerate(world.effects):
             effects = world.effects[:k], world.effects[k + 1 :]
             if self.contract.effect_can_change:
-                gone = (*effects[0], effect._replace(living=False), *effects[1])
-                changes.append(("effect turned void", s._replace(world=world._replace(effects=gone))))
+                void = self.receiver.turned(world, effect.receipt, Standing.VOID)
+                changes.append(("effect turned void", s._replace(world=void)))
             if self.contract.lookup is not None:
                 bare = (*effects[0], effect._replace(marked=False), *effects[1])
                 changes.append(("marker edited away", s._replace(world=world._replace(effects=bare))))
         if self.contract.lookup is not None:
             changes += self._odd_effects(s)
+        if self.contract.effect_can_change and world.air and not world.slow:
+            changes.append(("effect pending", s._replace(world=world._replace(slow=True))))
         set_back = s._replace(back=SET_BACK, touched=False)
         if not s.back and self.context(set_back).ahead:
             flying = any(self.operation(s, i).state is State.IN_FLIGHT for i in range(len(s.rows)))
@@ -208,7 +233,7 @@ class Environment:
     def _odd_effects(self, s: Moment) -> list[tuple[str, Moment]]:
         """Something else with our marker; or our own effect, made in an earlier life that the ledger's backup forgot."""
         world = s.world
-        stranger = Effect(STRANGER, len(world.effects) + 1, s.tick, True, True)
+        stranger = Effect(STRANGER, len(world.effects) + 1, s.tick, Standing.GOOD, True)
         changes = [("stranger with our marker", s._replace(world=world._replace(effects=(*world.effects, stranger))))]
         unsent = all(not self.bench.rows[n].attempts for n in s.rows) and not world.effects
         if (
@@ -216,7 +241,7 @@ class Environment:
             and s.workers == (None, None)
             and not all(self.operation(s, i).state in ENDED for i in range(len(s.rows)))
         ):
-            old = world._replace(effects=(Effect(0, 1, -LAST_TICK, True, True),))
+            old = world._replace(effects=(Effect(0, 1, -LAST_TICK, Standing.GOOD, True),))
             changes.append(("ledger restored", s._replace(world=old)))
         return changes
 

@@ -4,25 +4,42 @@ from datetime import datetime, timedelta
 
 from ledger.contract import Contract
 from ledger.model import Attempt, Hint, MaySend, Outcome, Sighting, Standing
+from ledger.states import ENDED, State
 from tests.exploration.environment import Moment
 from tests.exploration.memory import Move, Rows
 from tests.exploration.shapes import DEADLINE, LIFETIME, MARGIN, PROCESSING, START, TICK
+from tests.exploration.system import System
 
 
-def lacks_authority(s: Moment, rows: Rows) -> str:
+def lacks_authority(system: System, s: Moment, rows: Rows, *, holds: bool = True) -> str:
     """What is missing for a send now; empty if nothing is."""
-    if s.held:
+    if s.held and holds:
         return "sending was held"
     if s.config == 2:
         return "the grant was revoked"
+    if any(gone for gone, _ in needs(system, s, rows)):
+        return "what it depends on is gone"
     approved = [name for name in rows.said if name == "bob" or (name == "alice" and s.config != 1)]
     if rows.operation.people_needed != 0 and not approved:
         return "nobody's approval was in force"
     return ""
 
 
-def machine_steps_left(contract: Contract, s: Moment, move: Move) -> str:
+def needs(system: System, s: Moment, rows: Rows) -> list[tuple[bool, bool]]:
+    """Of each operation that it depends on, which must succeed: whether it never will or was undone, and whether it has."""
+    found = []
+    for number in s.rows if rows.operation.depends_on else ():
+        other = system.bench.rows[number]
+        if other.operation.operation_id != rows.operation.operation_id:
+            undone = other.contradicted or other.operation.standing is Standing.VOID
+            done = other.operation.state is State.SUCCEEDED and not undone
+            found.append((not done and (other.operation.state in ENDED or undone), done))
+    return found
+
+
+def machine_steps_left(system: System, s: Moment, move: Move) -> str:
     """Empty where a person had to be asked; else what could have been done instead."""
+    contract = system.contract
     rows, now = move.before, (move.at - START).total_seconds() / TICK
     since = rows.operation.look_again_at
     looks = [x for x in rows.sightings if since is None or x.began_at > since]
@@ -41,7 +58,7 @@ def machine_steps_left(contract: Contract, s: Moment, move: Move) -> str:
     used = [a for a in rows.attempts if a.outcome is not Outcome.NO_EFFECT]
     if all(a.outcome is Outcome.REFUSED for a in used):
         return "every attempt is proved"
-    authority = may_send(s, rows)
+    authority = may_send(system, s, rows)
     if contract.key is not None and repeatable(rows, now) and authority is not MaySend.REVOKED:
         review_at = rows.operation.review_at
         if authority is MaySend.YES or (review_at is not None and move.at < review_at):
@@ -69,11 +86,12 @@ def condition_left(contract: Contract, rows: Rows, looks: list[Sighting], now: d
 
 
 def receipts(rows: Rows, looks: list[Sighting]) -> dict[str | None, Standing | None]:
-    """Every receipt of ours with what was told of it last."""
+    """Every receipt of ours with what was told of it last; void if that was ever told, since it stays so."""
     told = [(a.answered_at or a.claimed_at, a.receipt, a.standing) for a in rows.attempts if a.receipt is not None]
     ours = {r for _, r, _ in told} | {e.receipt for x in looks for e in x.effects if e.marked and e.matching}
     told += [(x.finished_at, e.receipt, e.standing) for x in looks for e in x.effects if e.receipt in ours]
-    return {receipt: standing for _, receipt, standing in sorted(told, key=lambda t: t[0])}
+    void = {receipt: standing for _, receipt, standing in told if standing is Standing.VOID}
+    return {receipt: standing for _, receipt, standing in sorted(told, key=lambda t: t[0])} | void
 
 
 def strange(complete: list[Sighting]) -> bool:
@@ -132,7 +150,7 @@ def looks_left(contract: Contract, rows: Rows, looks: list[Sighting], now: float
     return "" if told and len(late) >= 3 else "there is a look left"
 
 
-def may_send(s: Moment, rows: Rows) -> MaySend:
+def may_send(system: System, s: Moment, rows: Rows) -> MaySend:
     """What authority says."""
-    lacks = lacks_authority(s._replace(held=False), rows)
+    lacks = lacks_authority(system, s, rows, holds=False)
     return MaySend.REVOKED if lacks else MaySend.HELD if s.held else MaySend.YES

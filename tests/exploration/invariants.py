@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from ledger.model import Hint, Outcome, Standing
 from ledger.states import ENDED, State
+from tests.exploration import standings
 from tests.exploration.bench import STRANGER
 from tests.exploration.environment import Moment, Step, Worker
 from tests.exploration.evidence import (
@@ -19,6 +20,7 @@ from tests.exploration.evidence import (
     looks_left,
     machine_steps_left,
     may_send,
+    needs,
     quiet,
     receipts,
 )
@@ -51,7 +53,7 @@ def sent_with_authority(system: System, before: Moment, step: Step) -> str:
     if kind == "claim" and (step.told.word[0] in ("broke", "refused") or step.told.word[1]):
         return ""  # found before it was sent: nothing will be
     rows = system.bench.rows[step.after.rows[step.i]]
-    lacks = lacks_authority(before, rows)
+    lacks = lacks_authority(system, before, rows)
     if kind == "guard":
         stands = (rows.operation.state, rows.operation.fence) == (State.IN_FLIGHT, fence)
         return lacks or ("" if stands else "the claim is not in force any more")
@@ -60,6 +62,10 @@ def sent_with_authority(system: System, before: Moment, step: Step) -> str:
         return "the approval had ended"
     if first and "withdrawal" in rows.said:
         return "it was withdrawn"
+    if first and before.config == 3:
+        return "the policy had changed"
+    if first and not all(done for _, done in needs(system, before, rows)):
+        return "what it depends on had not succeeded"
     return lacks
 
 
@@ -114,11 +120,12 @@ def no_effect_where_none_is_told(system: System, before: Moment, step: Step) -> 
 
 
 def effect_where_one_is_told(system: System, before: Moment, step: Step) -> str:
-    """Succeeded only with an effect."""
+    """Succeeded only with an effect, and never on a void one: that it turned void later is told beside it."""
     for i, number in enumerate(step.after.rows):
         operation = system.bench.rows[number].operation
         succeeded = operation.state is State.SUCCEEDED
-        if succeeded and operation.standing is Standing.VOID:
+        ended = i == step.i and any(move.target is State.SUCCEEDED for move in step.moves)
+        if ended and operation.standing is Standing.VOID:
             return f"operation {i} is said to have succeeded with what is void"
         if succeeded and not any(e.owner == i for e in step.after.world.effects):
             return f"operation {i} is said to have succeeded, and has no effect"
@@ -153,7 +160,7 @@ def review_is_the_last_resort(system: System, before: Moment, step: Step) -> str
     """A person is asked only if evidence disagrees, or if no repeat, no wait for one and no look is left."""
     for move in step.moves:
         if move.edge == 18:
-            left = machine_steps_left(system.contract, before, move)
+            left = machine_steps_left(system, before, move)
             if left:
                 return f"row {move.row} asks a person, though {left}"
     return ""
@@ -225,7 +232,7 @@ def contradictions_go_to_people(system: System, before: Moment, step: Step) -> s
 
 
 def proof_ends_it(system: System, before: Moment, step: Step) -> str:
-    """Once settled on, one good receipt that nothing contradicts leaves nobody waiting."""
+    """Once settled on, one receipt, good or pending, that nothing contradicts leaves nobody waiting."""
     kind, _ = _acts(before, step)
     settled = kind in ("settle", "answer") or "reconciles" in step.words[0]
     rows = system.bench.rows[step.after.rows[step.i]]
@@ -237,7 +244,7 @@ def proof_ends_it(system: System, before: Moment, step: Step) -> str:
     looks = [x for x in rows.sightings if since is None or x.began_at > since]
     known = receipts(rows, looks)
     doubt = contradicted(rows, [x for x in looks if x.complete])
-    if list(known.values()) == [Standing.GOOD] and not doubt:
+    if list(known.values()) in ([Standing.GOOD], [Standing.PENDING]) and not doubt:
         return "one receipt is known"
     return ""
 
@@ -256,7 +263,7 @@ def nothing_is_put_off(system: System, before: Moment, step: Step) -> str:
     paused = now >= (told - START).total_seconds() / TICK + min(2 ** (len(rows.attempts) - 1), 2)
     if before.back or not paused or not system.contract.conditional_write:
         return ""
-    return condition_left(system.contract, rows, looks, at(now), may_send(before, rows))
+    return condition_left(system.contract, rows, looks, at(now), may_send(system, before, rows))
 
 
 def looks_are_dated_by_their_beginning(system: System, before: Moment, step: Step) -> str:
@@ -287,6 +294,7 @@ CHECKS: tuple[Check, ...] = (
     proof_ends_it,
     nothing_is_put_off,
     looks_are_dated_by_their_beginning,
+    *standings.CHECKS,
 )
 
 

@@ -6,6 +6,7 @@
 3. Event numbers and hashes are left out: under the row lock they cannot differ. `test_replay_sql.py` compares with Postgres.
 """
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,10 +21,23 @@ from ledger.model import Attempt, Operation, SeenEffect, Sighting, Standing
 from ledger.policy import Totals
 from ledger.statement import StatementType
 from ledger.states import RESERVING, State
-from ledger.store import attempts, clock, configuration, dependencies, events, holds, operations, statements, totals
+from ledger.store import (
+    attempts,
+    clock,
+    configuration,
+    dependencies,
+    events,
+    holds,
+    inbox,
+    operations,
+    statements,
+    totals,
+)
+from ledger.trail import EventKind
 from providers.port import Credential
 from tests.exploration.shapes import ACCOUNT, document, kid_of
 
+HOLD = holds.Hold("all", held=True, since=None, reason="")
 CREDENTIAL = Credential(ACCOUNT, False, "none")
 MOVING = [
     *("state", "reason", "people_needed", "fence", "lease_until", "first_claimed_at", "ended_at", "next_step"),
@@ -39,14 +53,20 @@ class Rows(NamedTuple):
     attempts: tuple[Attempt, ...] = ()
     sightings: tuple[Sighting, ...] = ()
     said: tuple[str, ...] = ()
+    contradicted: bool = False  # listed for people although it ended
+    alarm: str = ""  # the body of its latest contradiction
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for rows that no decision can tell apart."""
+        """Equal for rows that no decision can tell apart, nor an invariant: those ask why something was blocked."""
+        blocked = self.operation.reason if self.operation.state is State.BLOCKED else ""
         return (
+            blocked,
             tuple(getattr(self.operation, name) for name in KEYED),
             tuple(attempt_key(a) for a in self.attempts),
             tuple(sighting_key(s) for s in self.sightings),
             self.said,
+            self.contradicted,
+            self.alarm,
         )
 
     @property
@@ -110,7 +130,7 @@ class Desk:
     """The ledger while one transaction runs. `times` are what `ledger_now()` says; the last one goes on."""
 
     rows: Rows
-    others: tuple[Operation, ...] = ()
+    others: tuple[Rows, ...] = ()
     times: list[datetime] = field(default_factory=list)
     ahead: float = 0.0
     held: bool = False
@@ -120,6 +140,11 @@ class Desk:
     began: datetime | None = None  # when the worker of a claim began: before it had the lock
     moves: list[Move] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
+
+    @property
+    def others_operations(self) -> tuple[Operation, ...]:
+        """The other operations of the ledger."""
+        return tuple(rows.operation for rows in self.others)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Desk"]:
@@ -136,6 +161,7 @@ class Desk:
         if query.startswith("update operations set state"):
             return self._update_operation(given)
         if query.startswith("update operations set contradicted"):
+            self.rows = self.rows._replace(contradicted=True)
             return _Found()
         if query.startswith("insert into operations"):
             return _Found({"operation_id": given["operation_id"]})
@@ -161,10 +187,21 @@ class Desk:
         if (before.state, before.fence) != (given["expected_state"], given["expected_fence"]):
             return _Found()
         claimed = given["state"] is State.IN_FLIGHT and before.state is not State.IN_FLIGHT
+        if claimed and before.state is State.APPROVED and not self.dependencies_stand():
+            raise Broken("EL001: it depends on what has not ended as it must")
         if given["fence"] != before.fence + claimed:
             raise Broken("EL001: the fence rises by one with every claim and never otherwise")
         self.rows = self.rows._replace(operation=replace(before, **{name: given[name] for name in MOVING}))
         return _Found({})
+
+    def dependencies_stand(self) -> bool:
+        """Whether what it depends on has ended as it must: the trigger's words."""
+        found = {str(rows.operation.operation_id): rows for rows in self.others}
+        needed = [(need, found[need["operation_id"]]) for need in self.rows.operation.depends_on]
+        return not any(
+            rows.operation.state != need["state"] or rows.contradicted or rows.operation.standing is Standing.VOID
+            for need, rows in needed
+        )
 
     def _update_attempt(self, given: dict[str, Any]) -> _Found:
         def told(a: Attempt) -> Attempt:
@@ -207,7 +244,13 @@ async def _read_sightings(desk: Desk, operation_id: Any) -> list[Sighting]:
 
 
 async def _append(desk: Desk, operation: Operation, kind: Any, body: Any) -> Operation:
+    if kind is EventKind.CONTRADICTION:
+        desk.rows = desk.rows._replace(alarm=json.dumps(body))
     return operation
+
+
+async def _latest_body(desk: Desk, stream: Any, kind: Any) -> Any:
+    return json.loads(desk.rows.alarm or "{}")
 
 
 async def _append_move(
@@ -222,9 +265,27 @@ async def _said(desk: Desk, operation_id: Any) -> list[_Said]:
 
 
 async def _waived(desk: Desk, operation: Operation, at: datetime) -> Totals:
-    holding = [o for o in desk.others if o.people_needed == 0 and o.state in RESERVING]
+    holding = [o for o in desk.others_operations if o.people_needed == 0 and o.state in RESERVING]
     total = sum(o.amount_minor or 0 for o in holding if o.standing is not Standing.VOID)
     return Totals(total, total)
+
+
+async def _needed(desk: Desk, operation_ids: Any) -> dict[Any, dependencies.Needed]:
+    return {
+        rows.operation.operation_id: _as_needed(rows)
+        for rows in desk.others
+        if rows.operation.operation_id in operation_ids
+    }
+
+
+def _as_needed(rows: Rows) -> dependencies.Needed:
+    o = rows.operation
+    named = (o.operation_id, o.business_key, o.actor, o.action, o.target, o.state, o.standing)
+    return dependencies.Needed(*named, rows.contradicted, o.receipt, o.people_needed)
+
+
+def _taken(desk: Desk, operation: Operation, receipt: str) -> bool:
+    return receipt in {other.receipt for other in desk.others_operations}
 
 
 def _answering(value: Any) -> Any:
@@ -273,6 +334,7 @@ def in_memory() -> Iterator[None]:
 
 def _replaced() -> list[tuple[Any, str, Any]]:
     writes: list[tuple[Any, str]] = [(operations, "move"), (operations, "note"), (operations, "insert")]
+    writes += [(operations, "mark_contradicted")]
     writes += [(attempts, "open_attempt"), (attempts, "answer"), (attempts, "record_sighting")]
     return [
         *((module, name, _logged(getattr(module, name), name)) for module, name in writes),
@@ -282,17 +344,20 @@ def _replaced() -> list[tuple[Any, str, Any]]:
         (operations, "lock", _lock),
         (operations, "find", _lock),
         (operations, "lock_target", _answering(None)),
-        (operations, "on_target", _answering(lambda desk, operation: list(desk.others))),
-        (operations, "receipt_taken", _answering(lambda desk, o, receipt: receipt in {x.receipt for x in desk.others})),
+        (operations, "on_target", _answering(lambda desk, operation: list(desk.others_operations))),
+        (operations, "receipt_taken", _answering(_taken)),
         (attempts, "read_attempts", _read_attempts),
         (attempts, "read_sightings", _read_sightings),
         (events, "append", _append),
+        (events, "latest_body", _latest_body),
         (events, "append_move", _append_move),
-        (holds, "in_force", _answering(lambda desk, operation: ["all"] if desk.held else [])),
+        (holds, "in_force", _answering(lambda desk, operation: [HOLD] if desk.held else [])),
         (configuration, "in_force", _answering(lambda desk: (1, document(desk.config)))),
         (clock, "ahead_seconds", _answering(lambda desk: desk.ahead)),
         (statements, "of_operation", _said),
         (dependencies, "revised", _answering([])),
+        (inbox, "latest_about", _answering("")),
+        (dependencies, "read", _needed),
         (totals, "waived", _waived),
         (judgement, "make_sheet", _answering(lambda desk, operation, facts, at: operation)),
         (dispatch, "read_target", _answering(lambda ports, operation: ports.ledger.reading)),

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from activities import dispatch, judgement, reconcile, resolve, settle
+from activities import dependencies, dispatch, judgement, reconcile, resolve, settle
 from activities.approve import Approve
 from activities.dispatch import Dispatch
 from activities.reconcile import Reconcile
@@ -250,6 +250,51 @@ EDITS: dict[str, Callable[[], Patches]] = {
     ),
     "a look-again where nobody can look": _edit(Resolve, "_look_again", "contract.lookup is None", "False"),
     "a definite answer can change": _edit(attempts, "answer", "before.outcome in DEFINITE", "False"),
+    # Receipts that change, and what rests on them
+    "receipts: what is recorded last counts": _edit(
+        recovery, "known_receipts", "later[-1] if later else Standing.VOID", "standings[receipt]"
+    ),
+    "receipts: void is read as good again": _edit(
+        settle, "note_standing", "operation.standing in (standing, Standing.VOID)", "operation.standing is standing"
+    ),
+    "receipts: void is told to nobody": _edit(settle, "note_standing", "if standing is Standing.VOID:", "if False:"),
+    "receipts: pending is good": _edit(settle, "_apply", "standing=decision.standing", "standing=Standing.GOOD"),
+    "receipts: pending is the end": _edit(
+        settle, "_apply", '"" if decision.standing is Standing.GOOD else "follow"', '""'
+    ),
+    "receipts: pending is read once": _edit(
+        Reconcile, "_follow", "next_step_at=at + timedelta(seconds=delay)", "next_step_at=None"
+    ),
+    "receipts: pending is not read": _edit(Reconcile, "_follow", "credential is not None", "False"),
+    "receipts: a reading is not written down": _edit(Reconcile, "_follow", "seen is not None", "False"),
+    "receipts: an end is not read again": _edit(
+        Reconcile, "reconcile", "if operation.ended_at is not None and operation.state is State.SUCCEEDED:", "if False:"
+    ),
+    "receipts: looks after a success tell nobody": _edit(
+        reconcile, "look", "locked.ended_at is None", "locked.state is State.SUCCEEDED or locked.ended_at is None"
+    ),
+    "receipts: answers after a success tell nobody": _edit(
+        Dispatch, "_record_once", "operation.ended_at is not None and", "operation.state is State.REJECTED and"
+    ),
+    "receipts: whatever comes after the end alarms": _edit(
+        settle, "against_end", "known.get(receipt, Standing.VOID) is Standing.VOID", "False"
+    ),
+    "void holds its amount": _edit(
+        judgement, "reserves", "operation.state is State.SUCCEEDED and operation.standing is Standing.VOID", "False"
+    ),
+    "a changed policy is not read": _edit(
+        judgement, "_standing_refusal", "policy.policy_changed(document, operation)", "False"
+    ),
+    "a first send asks for nothing that it depends on": _edit(
+        Dispatch, "_first_claim", "await dependencies.met(conn, operation) is not Met.YES", "False"
+    ),
+    "what was undone still counts": _edit(dependencies, "met", "not needed.stands or ", ""),
+    "a repeat asks for nothing that it depends on": _edit(
+        settle, "authority_gone", "await dependencies.met(conn, operation) is Met.NEVER", "False"
+    ),
+    "what is there waits for what it depends on": _edit(
+        judgement, "first_send_refusal", "is Met.YES", "is not Met.NEVER"
+    ),
 }
 
 

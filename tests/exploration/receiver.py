@@ -7,14 +7,14 @@ within the time that `quiet_at` assumes, an effect is listed after the settling 
 from typing import NamedTuple
 
 from ledger.contract import Contract
-from ledger.model import Hint, Outcome
+from ledger.model import Hint, Outcome, Standing
 from tests.exploration.bench import Effect, Seen
 from tests.exploration.shapes import DEADLINE, LIFETIME, PROCESSING, ROLLING
 
-# outcome, hint, stored, receipt, living
-Answer = tuple[Outcome, Hint, bool, int | None, bool]
-LOST: Answer = (Outcome.UNKNOWN, Hint.LOST, False, None, True)
-NOT_SENT: Answer = (Outcome.NO_EFFECT, Hint.NOT_SENT, False, None, True)
+# outcome, hint, stored, receipt, standing
+Answer = tuple[Outcome, Hint, bool, int | None, Standing | None]
+LOST: Answer = (Outcome.UNKNOWN, Hint.LOST, False, None, None)
+NOT_SENT: Answer = (Outcome.NO_EFFECT, Hint.NOT_SENT, False, None, None)
 LOSING = ("answer lost", "request lost")
 
 
@@ -43,6 +43,7 @@ class World(NamedTuple):
     keys: tuple[Kept | None, ...] = (None,)
     air: tuple[Request, ...] = ()
     edited: bool = False  # somebody else changed the record
+    slow: bool = False  # what is made from now on is pending at first
 
     @property
     def moved(self) -> bool:
@@ -79,24 +80,24 @@ class Receiver:
         if key is None:
             found += self._odd(left, request, tick)
             if self.contract.key is not None and any(r.owner == request.owner and not r.rolls for r in left.air):
-                found.append(("", left, (Outcome.UNKNOWN, Hint.BUSY, False, None, True)))
+                found.append(("", left, (Outcome.UNKNOWN, Hint.BUSY, False, None, None)))
         if self.contract.key is not None:
-            found.append(("key misused", left, (Outcome.UNKNOWN, Hint.MISUSED, False, None, True)))
-            found.append(("answer mismatched", plain, (Outcome.UNKNOWN, Hint.MISMATCH, False, None, True)))
+            found.append(("key misused", left, (Outcome.UNKNOWN, Hint.MISUSED, False, None, None)))
+            found.append(("answer mismatched", plain, (Outcome.UNKNOWN, Hint.MISMATCH, False, None, None)))
         return found
 
     def _odd(self, left: World, request: Request, tick: int) -> list[tuple[str, World, Answer | None]]:
         """Answers other than the effect that a first execution may have."""
         keyed = self.contract.key is not None
         found: list[tuple[str, World, Answer | None]] = [
-            ("answered 429", left, (Outcome.NO_EFFECT, Hint.NONE, False, None, True)),
+            ("answered 429", left, (Outcome.NO_EFFECT, Hint.NONE, False, None, None)),
             (
                 "refused",
                 self._keep(left, request.owner, Kept(tick, "refused")),
-                (Outcome.REFUSED, Hint.BUSINESS_RULE, keyed, None, True),
+                (Outcome.REFUSED, Hint.BUSINESS_RULE, keyed, None, None),
             ),
         ]
-        error: Answer = (Outcome.UNKNOWN, Hint.STORED_ERROR if keyed else Hint.LOST, keyed, None, True)
+        error: Answer = (Outcome.UNKNOWN, Hint.STORED_ERROR if keyed else Hint.LOST, keyed, None, None)
         stored = self._keep(left, request.owner, Kept(tick, "error"))
         found.append(("answered 5xx", stored, error))
         if self.contract.roll_forward:
@@ -109,19 +110,20 @@ class Receiver:
         if key is None:
             return self._applied(left, request, tick)
         if key.answer == "refused":
-            return left, (Outcome.REFUSED, Hint.BUSINESS_RULE, True, None, True)
+            return left, (Outcome.REFUSED, Hint.BUSINESS_RULE, True, None, None)
         if key.answer == "error":
-            return left, (Outcome.UNKNOWN, Hint.STORED_ERROR, True, None, True)
-        living = next(e.living for e in left.effects if e.receipt == key.receipt)
-        return left, (Outcome.APPLIED, Hint.NONE, False, key.receipt, living)
+            return left, (Outcome.UNKNOWN, Hint.STORED_ERROR, True, None, None)
+        standing = next(e.standing for e in left.effects if e.receipt == key.receipt)
+        return left, (Outcome.APPLIED, Hint.NONE, False, key.receipt, standing)
 
     def _applied(self, left: World, request: Request, tick: int) -> tuple[World, Answer]:
         if self.contract.conditional_write and left.moved:
-            return left, (Outcome.REFUSED, Hint.VERSION_STALE, False, None, True)
+            return left, (Outcome.REFUSED, Hint.VERSION_STALE, False, None, None)
         receipt = len(left.effects) + 1
-        made = left._replace(effects=(*left.effects, Effect(request.owner, receipt, tick, True, True)))
+        standing = Standing.PENDING if left.slow else Standing.GOOD
+        made = left._replace(effects=(*left.effects, Effect(request.owner, receipt, tick, standing, True)))
         made = self._keep(made, request.owner, Kept(tick, "applied", receipt))
-        return made, (Outcome.APPLIED, Hint.NONE, False, receipt, True)
+        return made, (Outcome.APPLIED, Hint.NONE, False, receipt, standing)
 
     def _keep(self, world: World, owner: int, kept: Kept) -> World:
         if self.contract.key is None:
@@ -130,6 +132,11 @@ class Receiver:
         if before is not None and kept.answer == "applied":
             kept = kept._replace(first=before.first)  # rolled forward: the key is as old as its first use
         return world._replace(keys=tuple(kept if k == owner else old for k, old in enumerate(world.keys)))
+
+    def turned(self, world: World, receipt: int, standing: Standing) -> World:
+        """With another standing of one effect."""
+        turned = tuple(e._replace(standing=standing) if e.receipt == receipt else e for e in world.effects)
+        return world._replace(effects=turned)
 
     def pruned(self, world: World, tick: int) -> World:
         """Without the keys that are old enough."""

@@ -20,6 +20,7 @@ RECEIVER = (
     "list incomplete",
     "key pruned late",
     "record edited by somebody",
+    "effect pending",
     "effect turned void",
     "marker edited away",
     "stranger with our marker",
@@ -30,6 +31,7 @@ PEOPLE = (
     "nobody approves",
     "approval revoked",
     "grant revoked",
+    "policy changed",
     "withdrawn",
     "hold set",
     "hold released",
@@ -41,22 +43,33 @@ PEOPLE = (
 EVERYTHING = frozenset((*WORKERS, *WIRE, *ANSWERS, *RECEIVER, *PEOPLE, "clock set back", "clock set back in flight"))
 WAIVED, SIGNED = (1_500,), (3_500,)  # amounts: waived, signed by a person
 TWO, TWINS = (2_500, 2_000), (1_500, 1_500)  # two operations on one payment: too much together, or the same thing twice
+CHAIN = (1_500, 1_000)  # the second depends on the first
+CHANGING = frozenset(("effect pending", "effect turned void", "webhook"))  # what receipts go through
+RACING = CHANGING | {"worker stopped", "worker crashed", "started twice", "answer lost", "list incomplete"}
+RESTING = frozenset(("effect turned void", "webhook", "answer lost", "refused", "policy changed", "withdrawn"))
 
 
 def small() -> list[Scenario]:
-    """Every shape with any one fault, and two operations on one payment. Pairs are explored by the mutants' scenarios."""
+    """Every shape with any one fault, two operations on one payment, receipts that change, and one that rests on another.
+
+    Pairs of faults are explored by the mutants' scenarios.
+    """
     shapes = [Scenario(shape, EVERYTHING, 1, amounts) for shape in SHAPES for amounts in (WAIVED, SIGNED)]
     two = [Scenario(KEY_AND_LOOKUP, EVERYTHING, 1, amounts) for amounts in (TWO, TWINS)]
     held = Scenario(KEY_ONLY, frozenset(("hold set", "hold released", "answer lost")), 3)
     given_up = Scenario(NEITHER, frozenset(("request lost", "did not happen", "undetermined")), 2)
-    return [*shapes, *two, held, given_up]
+    followed = Scenario(KEY_AND_LOOKUP, CHANGING, 3)
+    chained = Scenario(KEY_AND_LOOKUP, RESTING, 1, CHAIN, chained=True)
+    return [*shapes, *two, held, given_up, followed, chained]
 
 
 def nightly() -> list[Scenario]:
-    """Every shape with any two faults, two operations on one payment, and every shape with any three faults."""
+    """Every shape with any two faults, two operations on one payment, receipts that change, any three faults of every shape."""
     return [
         *(Scenario(shape, EVERYTHING, 2, SIGNED) for shape in SHAPES),
         *(Scenario(shape, EVERYTHING, 2, TWO) for shape in (KEY_AND_LOOKUP, LOOKUP_ONLY)),
+        *(Scenario(shape, RACING, 4) for shape in (KEY_AND_LOOKUP, UNWITNESSED)),
+        Scenario(KEY_AND_LOOKUP, EVERYTHING, 2, CHAIN, chained=True),
         *(Scenario(shape, EVERYTHING, 3) for shape in (NEITHER, KEY_ONLY, LOOKUP_ONLY, UNWITNESSED)),
         *(Scenario(shape, EVERYTHING, 3) for shape in (WITNESSED, KEY_AND_LOOKUP, ROLLING_KEY)),
     ]

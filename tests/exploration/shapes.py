@@ -61,13 +61,13 @@ def _key_of(name: str, *, revoked: bool = False) -> Key:
 
 @lru_cache
 def document(config: int) -> Document:
-    """One tenant; alice and bob may approve. 0: all in force, 1: alice is revoked, 2: the grant is revoked."""
+    """One tenant; alice and bob may approve. 0: all in force, 1: alice is revoked, 2: the grant is, 3: the rule is another."""
     bot = _key_of("bot", revoked=config == 2)
     rule = Rule(
         tenant="acme",
         action="refund",
         currency="eur",
-        max_amount_minor=50_000,
+        max_amount_minor=60_000 if config == 3 else 50_000,
         approvers=1,
         role="refunds",
         waive_up_to_minor=3_000,
@@ -96,11 +96,27 @@ def kid_of(person: str) -> str:
     return key_id(person, _KEYS.get(person, _KEYS["alice"]))
 
 
+def _operation_id(index: int) -> UUID:
+    return fingerprint.operation_id(UUID(int=4), "acme", f"order-{index}")
+
+
+def _need(index: int) -> dict[str, str]:
+    return {
+        "operation_id": str(_operation_id(index)),
+        "business_key": f"order-{index}",
+        "state": State.SUCCEEDED.value,
+    }
+
+
 @lru_cache
-def proposed(index: int, amount: int, versioned: bool) -> Operation:
-    """The operation as `propose` would record it at tick 0. Up to 30.00 the rule waives the person."""
+def proposed(index: int, amount: int, versioned: bool, needs: int | None = None) -> Operation:
+    """The operation as `propose` would record it at tick 0. Up to 30.00 the rule waives the person.
+
+    `needs` is the index of another one, which must succeed before.
+    """
+    depends_on = [] if needs is None else [_need(needs)]
     arguments = {"amount_minor": amount, "currency": "eur"}
-    operation_id = fingerprint.operation_id(UUID(int=4), "acme", f"order-{index}")
+    operation_id = _operation_id(index)
     version = "v1" if versioned else None
     identity: dict[str, Any] = {
         "operation_id": operation_id,
@@ -119,12 +135,12 @@ def proposed(index: int, amount: int, versioned: bool) -> Operation:
         "expected_version": version,
         "evidence": [],
         "distinct_from": [],
-        "depends_on": [],
+        "depends_on": depends_on,
         "supersedes": None,
         "equivalence_key": f"pay_1/{amount}/eur",
         "policy_version": rule_version(document(0), "acme", "refund", "eur"),
         "config_version": 1,
-        "request_digest": fingerprint.request_digest("refund", "pay_1", arguments, [], [], version, [], None),
+        "request_digest": fingerprint.request_digest("refund", "pay_1", arguments, [], [], version, depends_on, None),
         "idempotency_key": fingerprint.idempotency_key(operation_id),
     }
     expires = at(APPROVAL_ENDS)

@@ -15,6 +15,7 @@ from activities.messages import Next
 from activities.progress import next_of
 from ledger.model import Operation
 from ledger.states import ENDED, State
+from tests.exploration.bench import Bench
 from tests.exploration.environment import (
     DOWN_TICKS,
     LAST_TICK,
@@ -33,8 +34,8 @@ from tests.exploration.shapes import DEADLINE, SLACK, at
 class System(Environment):
     """The steps that a scenario allows from a state."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        super().__init__(scenario)
+    def __init__(self, scenario: Scenario, bench: Bench | None = None) -> None:
+        super().__init__(scenario, bench)
         self.doing: dict[str, Callable[[Moment, int, Worker], Iterator[Step]]] = {
             "judge": self._judges,
             "claim": self._claims,
@@ -48,21 +49,30 @@ class System(Environment):
             "look": self._looks,
             "seen": self._notes_look,
             "settle": self._settles,
+            "follow": self._reads_receipt,
+            "read": self._follows,
         }
 
     def steps(self, s: Moment) -> list[Step]:
         """Prompt steps first; time passes only when there is none."""
-        found: list[Step] = []
+        found = list(self._at_work(s))
+        busy = any(step.prompt for step in found)
+        found += self.accidents(s)
+        found += self._time(s, busy)
+        return sorted(found, key=lambda step: not step.prompt)
+
+    def working(self, s: Moment) -> Step | None:
+        """The first of the steps, if it is prompt: what a system does in which nothing goes wrong any more."""
+        prompt = (step for step in self._at_work(s) if step.prompt)
+        return next(prompt, None) or next((step for step in self._time(s, busy=False) if step.prompt), None)
+
+    def _at_work(self, s: Moment) -> Iterator[Step]:
         for w, worker in enumerate(s.workers):
             if worker is not None:
-                found += self._worker_steps(s, w, worker)
-        found += self.receiver_steps(s)
-        found += self._starts(s)
-        found += self.people(s)
-        prompt = [step for step in found if step.prompt]
-        found += self.accidents(s)
-        found += self._time(s, bool(prompt))
-        return prompt + [step for step in found if not step.prompt] if prompt else found
+                yield from self._worker_steps(s, w, worker)
+        yield from self.receiver_steps(s)
+        yield from self._starts(s)
+        yield from self.people(s)
 
     # Workers ----------------------------------------------------------------------------------------------------
 
@@ -159,6 +169,21 @@ class System(Environment):
         after, told = self.call(s, "settle", worker.i)
         yield Step(("worker {} settles operation {}", w, worker.i), with_worker(after, w, None), True, told, worker.i)
 
+    def _reads_receipt(self, s: Moment, w: int, worker: Worker) -> Iterator[Step]:
+        receipt = self.operation(s, worker.i).receipt
+        effect = next((e for e in s.world.effects if f"re_{e.receipt}" == receipt), None)
+        words = ("worker {} reads the receipt: {}", w, effect)
+        yield Step(words, with_worker(s, w, worker._replace(kind="read", b=effect)), True)
+        unread = self.fault(s, "list incomplete")
+        if unread is not None:
+            goes_on = worker._replace(kind="read", b=None)
+            yield Step(("worker {} cannot read the receipt", w), with_worker(unread, w, goes_on), False)
+
+    def _follows(self, s: Moment, w: int, worker: Worker) -> Iterator[Step]:
+        after, told = self.call(s, "follow", worker.i, worker.a, worker.b)
+        words = ("worker {} records what became of the receipt", w)
+        yield Step(words, with_worker(after, w, None), True, told, worker.i)
+
     # What is started --------------------------------------------------------------------------------------------
 
     def _starts(self, s: Moment) -> Iterator[Step]:
@@ -167,7 +192,8 @@ class System(Environment):
             return
         for i in range(len(s.rows)):
             operation = self.operation(s, i)
-            if operation.state in ENDED:
+            if next_of(operation) is Next.DONE:
+                yield from self._hint(s, free, i)
                 continue
             busy = any(x is not None and x.i == i and not x.stopped for x in s.workers)
             if not busy and self._is_due(s, operation):
@@ -176,9 +202,13 @@ class System(Environment):
                 again = self.fault(s, "started twice")
                 if again is not None:
                     yield from self._start(again, free, i, operation, prompt=False)
-            hinted = self.fault(s, "webhook")
-            if hinted is not None:
-                yield from self._reconcile(hinted, free, i, look_now=True, prompt=False)
+            yield from self._hint(s, free, i)
+
+    def _hint(self, s: Moment, w: int, i: int) -> Iterator[Step]:
+        """A webhook comes. Where nobody can look, no receiver tells of effects after the end either."""
+        hinted = self.fault(s, "webhook")
+        if hinted is not None and (self.contract.lookup is not None or self.operation(s, i).state not in ENDED):
+            yield from self._reconcile(hinted, w, i, look_now=True, prompt=False)
 
     def _is_due(self, s: Moment, operation: Operation) -> bool:
         if operation.state is State.NEEDS_REVIEW or operation.next_step_at is None:
@@ -204,7 +234,11 @@ class System(Environment):
 
     def _reconcile(self, s: Moment, w: int, i: int, *, look_now: bool, prompt: bool) -> Iterator[Step]:
         after, told = self.call(s, "reconcile", i, look_now)
-        goes_on = Worker("look", i, False, self.context(s).now) if told.word == "look" else None
+        goes_on = None
+        if told.word == "look":
+            goes_on = Worker("look", i, False, self.context(s).now)
+        if told.word == "follow":
+            goes_on = Worker("follow", i, False, self.operation(s, i).standing)
         words = ("worker {} reconciles operation {}{}", w, i, ", asked by a webhook" if look_now else "")
         yield Step(words, with_worker(after, w, goes_on), prompt, told, i)
 
@@ -227,7 +261,7 @@ class System(Environment):
                 yield Step(("ten minutes pass with nobody working: tick {}", s.tick + 1), down, False)
 
     def _is_over(self, s: Moment) -> bool:
-        return all(self.operation(s, i).state in ENDED | {State.NEEDS_REVIEW} for i in range(len(s.rows)))
+        return all(self.is_over(s, i) for i in range(len(s.rows)))
 
 
 def _gap_ends(s: Moment, worker: Worker) -> bool:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from ledger.contract import Contract
 from ledger.states import State
+from tests.exploration.bench import bench_of
 from tests.exploration.environment import Scenario
 from tests.exploration.scenarios import EVERYTHING, small
 from tests.exploration.search import Found, Search
@@ -22,7 +23,7 @@ def _title(scenario: Scenario) -> str:
 
 @lru_cache
 def _explored(scenario: Scenario) -> tuple[Search, Found | None]:
-    search = Search(System(scenario))
+    search = Search(System(scenario, bench_of(scenario.contract)))
     return search, search.run()
 
 

@@ -4,21 +4,16 @@ import pytest
 
 from ledger.recovery import ROWS
 from ledger.states import TRANSITIONS
+from tests.exploration.bench import bench_of
 from tests.exploration.caught import CAUGHT, EQUIVALENT, At
-from tests.exploration.environment import Scenario
 from tests.exploration.mutants import at_work, mutants
 from tests.exploration.search import Found, Search
 from tests.exploration.system import System
 
 
-def _scenario(where: At) -> Scenario:
-    faults = [fault for fault in where.faults.split(",") if fault]
-    return Scenario(where.shape, frozenset(faults), len(faults), where.amounts)
-
-
 def _explored(name: str, where: At) -> Found | None:
     with at_work(mutants()[name]):
-        return Search(System(_scenario(where))).run()
+        return Search(System(where.scenario)).run()
 
 
 def test_every_mutant_is_caught_or_argued_away() -> None:
@@ -46,8 +41,8 @@ def test_the_equivalent_mutant_shows_nothing(name: str) -> None:
 def test_the_code_itself_is_good_in_the_scenarios_of_its_mutants() -> None:
     """What catches a mutant is the mutant, not the scenario. Together they reach every edge and every row."""
     edges, rows, states = {1}, set(), 0  # edge 1 is made at the start
-    for where in {(at.shape.name, at.faults, at.amounts): at for at in CAUGHT.values()}.values():
-        search = Search(System(_scenario(where)), most=2_500)
+    for where in {(at.shape.name, *at[1:2], *at[3:]): at for at in CAUGHT.values()}.values():
+        search = Search(System(where.scenario, bench_of(where.shape)), most=1_500)
         found = search.run()
         assert found is None, f"{where.shape.name}, {where.faults}:\n{found}"
         edges |= set(search.edges)

@@ -13,25 +13,27 @@ import pytest
 from ledger.errors import Superseded
 from ledger.model import Attempt, Operation, Sighting
 from ledger.states import TRANSITIONS
-from ledger.store import attempts, operations
+from ledger.store import attempts, dependencies, operations
 from ledger.store.database import Connection
+from tests.exploration.bench import bench_of
 from tests.exploration.caught import CAUGHT, At
-from tests.exploration.environment import Scenario, Step
+from tests.exploration.environment import Step
 from tests.exploration.memory import KEYED, MOVING, Rows, Write, attempt_key, in_memory, sighting_key
 from tests.exploration.search import Search
 from tests.exploration.system import System
 from tests.store.conftest import Book, book, postgres, shared, template
 
 FIXTURES = (book, postgres, shared, template)  # named, so that they are used
-EXPLORED = {name: at for name, at in CAUGHT.items() if name.startswith(("edge", "row")) and len(at.amounts) == 1}
+EXPLORED = {
+    name: at for name, at in CAUGHT.items() if name.startswith(("edge", "row", "receipts")) and len(at.amounts) == 1
+}
 MOVED = [*MOVING, "frozen_request", "frozen_contract"]
 
 
 @lru_cache
 def _paths(where: At) -> list[tuple[list[Step], Rows]]:
     """The shortest path to each kind of move that was reached, without those that another path passes."""
-    faults = [fault for fault in where.faults.split(",") if fault]
-    search = Search(System(Scenario(where.shape, frozenset(faults), len(faults), where.amounts)))
+    search = Search(System(where.scenario, bench_of(where.shape)))
     assert search.run() is None
     with in_memory():
         found = []
@@ -42,7 +44,7 @@ def _paths(where: At) -> list[tuple[list[Step], Rows]]:
     passed: set[Any] = set()
     kept = []
     for steps, rows in found:
-        kinds = {move.kind for step in steps for move in step.moves}
+        kinds = {kind for step in steps for kind in step.kinds}
         if not kinds <= passed:
             passed |= kinds
             kept.append((steps, rows))
@@ -84,6 +86,9 @@ async def _again(conn: Connection, operation: Operation, write: Write) -> None:
             await attempts.open_attempt(conn, now, attempt, worker)
         case "answer", (_, attempt):
             await attempts.answer(conn, now, _own(now, attempt))
+        case "mark_contradicted", (operation_id,):
+            assert operation_id is not None
+            await operations.mark_contradicted(conn, operation.operation_id)
         case "record_sighting", (_, sighting):
             await attempts.record_sighting(conn, now, _seen(now, sighting))
         case _:
@@ -94,6 +99,8 @@ async def _same(conn: Connection, operation: Operation, rows: Rows) -> None:
     found = await operations.lock(conn, operation.operation_id)
     want = _as(found, rows.operation)
     assert {name: getattr(found, name) for name in KEYED} == {name: getattr(want, name) for name in KEYED}
+    needed = (await dependencies.read(conn, [operation.operation_id]))[operation.operation_id]
+    assert (needed.contradicted, needed.standing) == (rows.contradicted, rows.operation.standing)
     tried = await attempts.read_attempts(conn, operation.operation_id)
     assert [attempt_key(a) for a in tried] == [attempt_key(_own(found, a)) for a in rows.attempts]
     looks = await attempts.read_sightings(conn, operation.operation_id)

@@ -33,6 +33,7 @@ LOCALSTRIPE_LACKS = {
     "codes": "its errors carry none, and a 404 that says nothing more may be anybody's",
     "keys": "it knows no idempotency keys, so that the contract of its rig has none either",
     "limit": "it refunds more than was paid",
+    "listing": "its list of refunds takes no time as a bound",
 }
 
 

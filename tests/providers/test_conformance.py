@@ -6,17 +6,20 @@ conftest's RIGS and passes all of this as it stands.
 
 import asyncio
 import json
+import secrets
 from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
 from ledger import recovery
+from ledger.audit import ListedEffect
 from ledger.errors import Broken
 from ledger.model import Attempt, Hint, MaySend, Operation, Outcome, Sighting, Standing, Step
-from providers.port import Look
+from providers.port import Lists, Look
 from providers.registry import Registry
 
 pytestmark = pytest.mark.timeout(900)
@@ -103,6 +106,33 @@ async def test_a_plain_send_makes_one_effect_and_its_look_finds_it(rig: Any) -> 
         assert found.complete and [(e.receipt, e.ours) for e in found.effects if e.marked] == [(seen.receipt, True)]
         again = await rig.provider.read_receipt(rig.credential, operation, seen.receipt)
         assert again is not None and again.ours and again.standing is seen.standing
+
+
+@pytest.mark.needs("listing")
+async def test_what_was_made_stands_once_in_the_listing_of_the_account(rig: Any) -> None:
+    """With what it was done to, its sum and its marker; and it can be read by its receipt. Red: list what is void only."""
+    if not isinstance(rig.provider, Lists):
+        return
+    operation = await made(rig, operation_id=uuid5(NAMESPACE_OID, secrets.token_hex(8)))
+    seen = await rig.send(operation)
+    listed: list[ListedEffect] = []
+    page = await rig.provider.list_effects(rig.credential, datetime.now(UTC) - timedelta(days=1), "")
+    while page.complete and page.go_on:
+        listed += page.effects
+        page = await rig.provider.list_effects(rig.credential, datetime.now(UTC) - timedelta(days=1), page.go_on)
+    assert page.complete, page
+    (effect,) = [effect for effect in (*listed, *page.effects) if effect.receipt == seen.receipt]
+    assert (effect.standing, effect.marker) == (seen.standing, operation.operation_id)
+    assert operation.target in effect.targets
+    assert (effect.amount_minor, effect.currency) == (operation.amount_minor, operation.currency)
+    again = await rig.provider.read_effect(rig.credential, seen.receipt)
+    assert again.complete and again.effects == (effect,)
+    rig.break_receiver()
+    try:
+        assert not (await rig.provider.list_effects(rig.credential, None, "")).complete
+        assert not (await rig.provider.read_effect(rig.credential, seen.receipt)).complete
+    finally:
+        rig.mend()
 
 
 async def test_another_operation_does_not_take_the_effect_for_its_own(rig: Any) -> None:

@@ -22,6 +22,9 @@ from activities.order import Step
 from devstack.faults import CutReply, ReplaceReply
 from devstack.ports import LOOPBACK, free_port
 from devstack.stack import SECRET_KEY, WEBHOOK_SECRET
+from ledger.store import erasure, views
+from ledger.store.database import now
+from ledger.store.verify import verify
 from tests.conftest import Door, Rig
 from tests.providers.test_mail_archive import OPERATION, archived, look
 from tests.recovery.order_world import FINAL_DOT, Job
@@ -31,7 +34,7 @@ from workflows.codec import EncryptionCodec
 from workflows.names import order_id
 
 PAGE = Path(__file__).parents[2] / "docs" / "personal-data.md"
-TABLE = "## Where each stands\n"  # the heading above it
+TABLE, LEFT = "## Where each stands\n", "## What an erasure leaves\n"  # the headings above them
 LOG = "the worker's log"
 WITHOUT_KEY = "Temporal, read without the key"
 KEY = "payload_key_1"
@@ -106,7 +109,8 @@ class Asked:
 async def test_what_stands_where_is_what_the_page_says(desk: Rig) -> None:
     """The table of docs/personal-data.md, in both directions: what is found stands in it, and what it says is found.
 
-    What Temporal keeps is encrypted, and searched twice: with the key, and as it is without.
+    What Temporal keeps is encrypted, and searched twice: with the key, and as it is without. Then all of it is erased, and the
+    ledger holds what the second table says. Red: empty nothing but the operations.
 
     Red: log `input.args` in activities/observe.py; put `requested_by` into `progress._details` or a summary, or the facts of
     a preflight into its event; leave the recipient out of what `Mail.send` cuts; keep the comment in `records_of` of
@@ -127,11 +131,27 @@ async def test_what_stands_where_is_what_the_page_says(desk: Rig) -> None:
     assert {p: kinds for p, kinds in found.items() if kinds} == {p: kinds for p, kinds in said.items() if kinds}
     for secret in secrets_of(desk):
         assert [place for place, text in texts.items() if secret in text] == []
+    await erase_everything(desk)
+    left = {
+        place: {kind for kind, values in asked.planted.items() if any(kernel(value) in text for value in values)}
+        for place, text in (await ledger(desk)).items()
+    }
+    assert {place: kinds for place, kinds in left.items() if kinds} == page(LEFT)
 
 
-def page() -> dict[str, set[str]]:
-    """The page's table: what stands in each place."""
-    table = PAGE.read_text().partition(TABLE)[2].partition("\n## ")[0]
+async def erase_everything(desk: Rig) -> None:
+    """All that was played has ended; the ledger verifies afterwards."""
+    async with desk.ledger.transaction() as conn:
+        ended = await erasure.ended_before(conn, await now(conn), 100)
+        for operation in ended:
+            await erasure.erase(conn, operation, "mira", "a test")
+        assert len(ended) == len(await views.every_id(conn)) == 9
+        assert (await verify(conn)).differences == []
+
+
+def page(heading: str = TABLE) -> dict[str, set[str]]:
+    """A table of the page: what stands in each place."""
+    table = PAGE.read_text().partition(heading)[2].partition("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
     ]

@@ -39,6 +39,7 @@ from tests.store.bank import ACCOUNT, Bank
 from workflows.client import sign as sign_proposal
 
 OWNER, WORKER, INBOX = "effects_owner", "effects_worker_login", "effects_inbox_login"
+READER = "effects_reader_login"
 PASSWORD = "only-of-this-test-server"
 TEMPLATE = "ledger_template"
 AUDIENCE = "ledger-under-test"
@@ -140,12 +141,12 @@ def document(*, grant_revoked: bool = False, revoked: str = "", waived_per_actor
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """One server with the two logins and no ledger yet."""
+    """One server with its logins and no ledger yet."""
     server = Postgres(tmp_path_factory.mktemp("postgres"), durable=False)
     try:
         server.start()
         with psycopg.connect(server.dsn(), autocommit=True) as conn:
-            for name, options in ((OWNER, "createrole"), (WORKER, ""), (INBOX, "")):
+            for name, options in ((OWNER, "createrole"), (WORKER, ""), (INBOX, ""), (READER, "")):
                 make = "create role {} login " + options + " password {}"
                 conn.execute(sql.SQL(make).format(sql.Identifier(name), sql.Literal(PASSWORD)))
                 # Tests that provoke a deadlock, or show that there is none, need not wait a second for it.
@@ -162,8 +163,8 @@ async def template(postgres: Postgres) -> str:
     owner_dsn = postgres.dsn(TEMPLATE, user=OWNER, password=PASSWORD)
     await migrate(owner_dsn, test_clock=True)
     with psycopg.connect(postgres.dsn(), autocommit=True) as conn:
-        conn.execute(sql.SQL("grant effects_worker to {}").format(sql.Identifier(WORKER)))
-        conn.execute(sql.SQL("grant effects_inbox to {}").format(sql.Identifier(INBOX)))
+        for role, login in (("effects_worker", WORKER), ("effects_inbox", INBOX), ("effects_reader", READER)):
+            conn.execute(sql.SQL("grant {} to {}").format(sql.Identifier(role), sql.Identifier(login)))
     ledger = Ledger(owner_dsn, max_size=1)
     await ledger.open()
     async with ledger.transaction() as conn:
@@ -500,6 +501,8 @@ async def a_book(postgres: Postgres) -> AsyncIterator[Book]:
     postgres.create_database(name, template=TEMPLATE)
     with psycopg.connect(postgres.dsn(), autocommit=True) as conn:
         conn.execute(sql.SQL("alter database {} owner to {}").format(sql.Identifier(name), sql.Identifier(OWNER)))
+    with psycopg.connect(postgres.dsn(name), autocommit=True) as conn:
+        conn.execute("update ledger_identity set home = ledger_home()")  # else a copy takes itself for restored
     # At least as many connections as any test holds at one time, so that the races are about locks and not about these.
     ledger = Ledger(postgres.dsn(name, user=WORKER, password=PASSWORD), max_size=24, timeout=PATIENCE)
     await ledger.open()

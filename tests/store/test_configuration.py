@@ -8,9 +8,11 @@ import pytest
 
 from devstack.postgres import Postgres
 from ledger.errors import Refused
-from ledger.store import configuration
+from ledger.store import configuration, events, operations
+from ledger.store.database import one
 from ledger.store.migrate import migrate
-from tests.store.conftest import OWNER, Book, document
+from ledger.trail import sentence, verify_chain
+from tests.store.conftest import OWNER, SIGNERS, Book, document
 
 
 async def test_two_applied_at_once_are_two_versions(own_book: Book) -> None:
@@ -60,3 +62,29 @@ async def test_without_a_configuration_nothing_is_in_force(postgres: Postgres, e
         with pytest.raises(Refused, match="effects config apply") as refused:
             await configuration.in_force(conn)
     assert refused.value.rule == "config_missing"
+
+
+async def test_the_trail_says_who_applied_it_and_what_changed(own_book: Book) -> None:
+    """Whom the caller names, whom Postgres let in, and every change: all of it in the chain, so that nobody rewrites it.
+
+    Red: leave `login` or `changes` out of the event.
+    """
+    await own_book.apply(document(grant_revoked=True, waived_per_actor=30_000))
+    async with own_book.ledger.transaction() as conn:
+        own = await operations.namespace(conn)
+        told = [event for event in await events.read(conn, own) if event.kind == "config_applied"]
+        head = await one(conn, "select event_count, head_hash from ledger_identity")
+        verify_chain(await events.read(conn, own), head["event_count"], bytes(head["head_hash"]))
+    first, second = (event.body for event in told)
+    assert (first["applied_by"], first["login"], first["changes"]) == (
+        "the test's template",
+        OWNER,
+        ["the first configuration"],
+    )
+    assert (second["version"], second["applied_by"], second["login"]) == (2, "a test", OWNER)
+    assert [change.split(":")[0] for change in second["changes"]] == [
+        "rule acme refund eur",
+        "rule globex refund eur",
+        f"grant {SIGNERS['support-bot'].kid}",
+    ]
+    assert sentence(told[1]) == "configuration 2 applied by a test (login effects_owner)"

@@ -467,5 +467,9 @@ async def test_an_operation_comes_back_as_it_was_written(book: Book) -> None:
     names = await book.rows(
         "select column_name as name from information_schema.columns where table_name = 'operations'"
     )
-    assert {row["name"] for row in names} == {f.name for f in fields(Operation)} | {"contradicted", "waived_at"}
+    assert {row["name"] for row in names} == {f.name for f in fields(Operation)} | {
+        "contradicted",
+        "waived_at",
+        "state_since",
+    }
     assert await book.find(operation) == operation

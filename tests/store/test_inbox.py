@@ -19,8 +19,9 @@ from ledger.store.database import Ledger
 from tests.store.conftest import ACCOUNT, INBOX, WORKER, Book
 
 TABLES = (
-    "attempts", "clock", "config_current", "config_versions", "edges", "events", "holds", "inbox_events",
-    "ledger_identity", "operations", "schema_migrations", "sheets", "sightings", "statements", "targets",
+    "attempts", "audit_findings", "audit_places", "audits", "clock", "config_current", "config_versions",
+    "edges", "events", "holds", "inbox_events", "ledger_identity", "notices", "operations",
+    "schema_migrations", "sheets", "sightings", "statements", "targets",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the worker's login can and cannot do, statement by statement, in SQL of its own making."""
+"""What each login can and cannot do, statement by statement, in SQL of its own making. The inbox's: tests/store/test_inbox.py."""
 
 from dataclasses import replace
 from typing import LiteralString
@@ -9,10 +9,10 @@ from psycopg import sql
 
 from ledger.model import Attempt, Outcome, Standing
 from ledger.states import State
-from ledger.store import attempts, clock, events, operations, statements
+from ledger.store import attempts, clock, configuration, events, operations, statements
 from ledger.store.database import now
 from ledger.trail import EventKind, verify_chain, verify_state
-from tests.store.conftest import PASSWORD, WORKER, Book, statement
+from tests.store.conftest import INBOX, OWNER, PASSWORD, READER, WORKER, Book, document, statement
 from tests.store.test_facts import IDENTITY
 
 FORBIDDEN: list[LiteralString] = [
@@ -22,6 +22,8 @@ FORBIDDEN: list[LiteralString] = [
     "update operations set event_count = 0",
     "update operations set head_hash = ''",
     "update operations set waived_at = null",
+    "update operations set state_since = now()",
+    "update operations set erased_at = now()",
     "delete from operations",
     "truncate operations cascade",
     "delete from attempts",
@@ -32,6 +34,7 @@ FORBIDDEN: list[LiteralString] = [
     "update sightings set complete = true",
     "delete from sightings",
     "update statements set person = 'bob'",
+    "update statements set statement = ''",
     "delete from statements",
     "update sheets set document = ''",
     "delete from sheets",
@@ -46,6 +49,15 @@ FORBIDDEN: list[LiteralString] = [
     "update inbox_events set received_at = now()",
     "delete from inbox_events",
     "insert into inbox_events (provider, event_id) values ('bank', 'evt_1')",
+    "delete from audit_findings",
+    "truncate audit_findings",
+    "update audit_findings set name = 'x'",
+    "update audits set complete = true",
+    "delete from audits",
+    "delete from audit_places",
+    "insert into notices (operation_id, kind, event_number, due_at) select operation_id, 'review', 9, now() from operations",
+    "update notices set kind = 'review'",
+    "delete from notices",
     "insert into config_current (version) values (1)",
     "update config_current set version = 1",
     "delete from config_current",
@@ -56,6 +68,9 @@ FORBIDDEN: list[LiteralString] = [
     "delete from clock",
     "update ledger_identity set namespace = gen_random_uuid()",
     "update ledger_identity set event_count = 0",
+    "update ledger_identity set incarnation = 2",
+    "update ledger_identity set home = ledger_home()",
+    "insert into audits (number, incarnation, began_at, listed, complete) overriding system value values (9, 1, now(), 0, true)",
     "insert into ledger_identity default values",
     "insert into targets values ('bank', 'acct_1', false, 'pay_1')",
     "delete from targets",
@@ -237,3 +252,85 @@ async def test_the_worker_writes_the_whole_way_of_an_unknown(book: Book) -> None
         operation = await operations.note(conn, operation, noted)
     operation = await book.step(operation, 18, State.NEEDS_REVIEW)
     assert await book.find(operation) == operation
+
+
+READ: list[LiteralString] = [
+    "operations", "attempts", "sightings", "sheets", "statements", "holds", "events", "edges", "config_versions",
+    "config_current", "ledger_identity", "clock", "schema_migrations", "audits", "audit_findings",
+]  # fmt: skip
+HIDDEN: list[LiteralString] = ["targets", "inbox_events", "notices", "audit_places"]
+
+
+async def test_the_reader_reads_what_people_decide_on_and_nothing_else(book: Book) -> None:
+    """Every table is on one of two lists, so a new one is nobody's by accident. Red: grant `all tables` to the reader."""
+    rows = await book.rows("select tablename from pg_tables where schemaname = 'public'")
+    assert {row["tablename"] for row in rows} == {*READ, *HIDDEN}
+    async with book.connection(READER) as conn:
+        for table in READ:
+            await conn.execute("select * from " + table + " limit 1")
+        await conn.execute("select ledger_now()")
+        for table in HIDDEN:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                async with conn.transaction():
+                    await conn.execute("select * from " + table + " limit 1")
+
+
+async def test_the_reader_changes_and_locks_nothing(book: Book) -> None:
+    """All that a worker may write or lock, and all that not even a worker may. Red: grant it anything but `select`."""
+    tried: list[LiteralString] = [
+        *FORBIDDEN,
+        "insert into operations select * from operations",
+        "update operations set reason = 'x'",
+        "insert into events select * from events",
+        "insert into statements select * from statements",
+        "insert into sheets select * from sheets",
+        "insert into attempts select * from attempts",
+        "insert into sightings select * from sightings",
+        "insert into holds (scope) values ('x')",
+        "update holds set held = false",
+        "update attempts set outcome = null",
+        "select 1 from operations for update",
+        "select 1 from operations for share",
+        "select 1 from holds for share",
+        "lock table operations in row share mode",
+        "select lock_config()",
+        "select lock_target('bank', 'acct_1', false, 'pay_1')",
+    ]
+    async with book.connection(READER) as conn:
+        for query in tried:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                async with conn.transaction():
+                    await conn.execute(query)
+
+
+@pytest.mark.parametrize("user", [WORKER, INBOX, READER])
+async def test_nobody_but_the_owner_applies_a_configuration(own_book: Book, user: str) -> None:
+    """By the store's own function, under each of the other logins: nothing is in force that was not, and nothing is told.
+
+    Red: grant the worker insert on config_versions and insert and update on config_current.
+    """
+    before = await own_book.rows("select version from config_current")
+    async with own_book.connection(user) as conn:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await configuration.apply(conn, document(waived_per_actor=30_000), "mallory")
+    assert await own_book.rows("select version from config_current") == before
+    assert await own_book.value("select count(*) from events where kind = 'config_applied'") == 1
+    assert await own_book.apply(document(waived_per_actor=30_000)) == 2
+
+
+@pytest.mark.parametrize("kind", [EventKind.CONFIG_APPLIED, EventKind.CLOCK_MOVED])
+async def test_a_worker_does_not_tell_of_what_only_the_owner_does(own_book: Book, kind: EventKind) -> None:
+    """It adds events, but none that says that a configuration was applied or a clock moved; the owner's is taken.
+
+    Red: drop the trigger `events_of_the_owner`.
+    """
+    told = "select count(*) from events where kind = %s"
+    before = await own_book.value(told, kind.value)
+    async with own_book.connection(WORKER) as conn:
+        with pytest.raises(psycopg.Error, match="is for the owner to tell") as refused:
+            await events.append_to_ledger(conn, kind, {"version": 2, "applied_by": "mira"})
+        assert refused.value.sqlstate == "EL002"
+    async with own_book.connection(OWNER) as conn:
+        await events.append_to_ledger(conn, kind, {"version": 1, "applied_by": "mira"})
+        await conn.commit()
+    assert await own_book.value(told, kind.value) == before + 1

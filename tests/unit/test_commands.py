@@ -20,7 +20,7 @@ from ledger.money import CURRENCIES, shown
 COMMANDS = (
     "propose refund", "inbox", "sheet", "approve", "decline", "withdraw", "show", "trail", "review", "resolve", "look",
     "hold", "release", "holds", "explain", "keys new", "keys test", "keys show", "config check", "config diff",
-    "config apply", "migrate", "verify", "audit", "clock advance", "demo", "up",
+    "config apply", "migrate", "verify", "audit", "doctor", "clock advance", "demo", "up",
 )  # fmt: skip
 
 

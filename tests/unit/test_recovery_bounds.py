@@ -167,3 +167,20 @@ def test_a_receipt_without_standing_is_no_proof() -> None:
     told = replace(applied(), outcome=Outcome.UNKNOWN)  # an answer about something else may name a receipt
     assert recovery.known_receipts([half, none, told], []) == {}
     assert recovery.known_receipts([applied()], []) == {"re_1": Standing.GOOD}
+
+
+def test_void_is_the_latest_standing_until_something_began_after_it() -> None:
+    """An answer heard at 1 and recorded at 300, by a worker that was stopped, does not undo what a look saw between them.
+
+    Red: the standing that was recorded last (`told.sort` by `answered_at` alone).
+    """
+    void = look(200, ours(standing=Standing.VOID))
+    held_back = replace(applied(), answered_at=at(300))
+    later = applied(2, 250)
+    assert recovery.known_receipts([held_back], []) == {"re_1": Standing.GOOD}
+    assert recovery.known_receipts([held_back], [void]) == {"re_1": Standing.VOID}
+    assert recovery.known_receipts([held_back], [void, look(201, ours())]) == {"re_1": Standing.VOID}
+    assert recovery.known_receipts([held_back], [void, look(201.5, ours())]) == {"re_1": Standing.GOOD}
+    assert recovery.known_receipts([replace(later, answered_at=at(260)), held_back], [void]) == {"re_1": Standing.GOOD}
+    decision = recovery.decide(KEY_AND_LOOKUP, [held_back], [void], at(400), MaySend.YES, at(REVIEW_AT))
+    assert (decision.row, decision.standing) == ("D4", Standing.VOID)
