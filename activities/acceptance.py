@@ -49,13 +49,15 @@ async def read_signed(conn: Connection, message: Message, longest_seconds: int) 
 
 
 def check_about(claims: Claims, operation: Operation) -> None:
-    """The sentence speaks about exactly this operation. Refused: `operation_wrong`, `fingerprint_wrong`."""
+    """The sentence speaks about exactly this operation. Refused: `operation_wrong`, `fingerprint_wrong`, `erased`."""
     if claims.sub != str(operation.operation_id):
         raise Refused("operation_wrong", "this signature is about another operation", field="sub")
     if claims.fingerprint != operation.fingerprint.hex():
         raise Refused(
             "fingerprint_wrong", "this signature is about other content: read the sheet again", field="fingerprint"
         )
+    if operation.erased_at is not None:
+        raise Refused("erased", "it ended, and its personal fields were erased: nothing is said about it", field="sub")
 
 
 async def keep(conn: Connection, operation: Operation, signed: Signed, at: datetime) -> tuple[Operation, bool]:

@@ -92,6 +92,8 @@ async def latest(conn: Connection, operation: Operation) -> Sheet:
     if raw is None:
         wanted = "nobody is asked about it: a sheet is made when an operation awaits approval"
         raise Refused("sheet_missing", f"{operation.state}: {wanted}", field="operation")
+    if operation.erased_at is not None:
+        raise Refused("erased", "its sheet went with its other personal fields", field="operation")
     parts = read_sheet(raw)
     if parts["fingerprint"] != operation.fingerprint.hex():
         raise Broken(

@@ -43,7 +43,8 @@ async def operation_page(conn: Connection, operation: Operation, given: Settings
     page.fact("state", operation.state.value + (f": {operation.reason}" if operation.reason else ""))
     page.fact("receipt", f"{operation.receipt} ({operation.standing})" if operation.receipt else "")
     page.fact("who must act", who)
-    page.fact("owner", f"asked for by {operation.requested_by}, proposed by {operation.actor} with key {operation.kid}")
+    asker = operation.requested_by or "somebody (erased)"
+    page.fact("owner", f"asked for by {asker}, proposed by {operation.actor} with key {operation.kid}")
     page.fact("next", f"{operation.next_step} at {tell.clock(operation.next_step_at)}" if operation.next_step else "")
     page.fact("at the provider", link)
     page.fact("fingerprint", operation.fingerprint.hex())

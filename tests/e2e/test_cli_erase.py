@@ -72,6 +72,8 @@ async def test_an_erased_operation_keeps_its_promise_and_its_proof(rig: Rig, eff
         rig.stack.stripe.control.set_refund(str(before.receipt), status="failed", failure_reason="unknown")
         await effects("look", asked.operation_id, "--wait", "0")
         await rig.handle(proposal).result()
+        approval = await effects("approve", asked.operation_id, "--as", "bob", "--yes")
+        assert (approval.code, approval.document["error"]["rule"]) == (3, "erased")
         told = await effects("trail", asked.operation_id, as_json=False)
         assert "personal fields erased, said by mira" in told.out and "approval of alice accepted: approve" in told.out
         shown = (await effects("show", asked.operation_id)).document
