@@ -196,11 +196,11 @@ async def against_temporal(snapshot: Snapshot, runs: Runs) -> list[tuple[Finding
     async with snapshot() as conn:
         expected = await views.with_a_workflow(conn)
         late = {row["operation_id"] for row in await views.overdue(conn)}
-        known = {_name(operation) for operation in expected}
+        known = {operation.name for operation in expected}
         strays = [name for name in running if name not in known and not await views.recorded(conn, name)]
     found: list[tuple[Finding, Operation | None]] = []
     for operation in expected:
-        name, stands = _name(operation), f"{operation.state}, next {operation.next_step}"
+        name, stands = operation.name, f"{operation.state}, next {operation.next_step}"
         if name not in running and not await runs.runs(name):
             what = f"{stands}: no workflow works on it"
             found.append((Finding(FindingKind.WITHOUT_WORKFLOW, name, what, operation.operation_id), operation))
@@ -259,7 +259,3 @@ def _told(page: EffectPage) -> str:
 def _no_longer(known: Iterable[Finding], found: Iterable[Finding]) -> list[Finding]:
     still = {(finding.kind, finding.name) for finding in found}
     return [finding for finding in known if (finding.kind, finding.name) not in still]
-
-
-def _name(operation: Operation) -> str:
-    return f"{operation.tenant}/{operation.business_key}"

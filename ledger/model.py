@@ -108,6 +108,11 @@ class Operation:
     head_hash: bytes = b""
     erased_at: datetime | None = None  # its personal fields were emptied; nothing is looked for any more
 
+    @property
+    def name(self) -> str:
+        """What people call it, and the id of its workflow: tenant/business-key."""
+        return f"{self.tenant}/{self.business_key}"
+
 
 @dataclass(frozen=True)
 class Attempt:
