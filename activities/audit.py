@@ -50,7 +50,7 @@ class Audit:
         """Compare everything once. A provider that cannot be read is left out, said so, and gone on with the next time."""
         async with translated(), heartbeating():
             async with self._ports.ledger.transaction() as conn:
-                began = await audits.began(conn)
+                start = await audits.start(conn)
             found = await against_temporal(self._ports.ledger.transaction, self._ports.runs)
             repaired = await repair(found, self._ports) if auditing.repair else []
             await self._keep(NOWHERE, [finding for finding, _ in found])
@@ -62,14 +62,14 @@ class Audit:
                 except _Unread as error:
                     left_out.append(f"{place}: {error}")
             async with self._ports.ledger.transaction() as conn:
-                await audits.record(conn, began, listed, left_out)
+                await audits.record(conn, start, listed, left_out)
                 findings = await audits.open_findings(conn)
             return Audited(listed=listed, findings=len(findings), repaired=repaired, left_out=left_out)
 
     async def _verify(self) -> None:
         """Recompute the next operations, and those that differed before: all of them in turn, so many at each audit."""
         async with self._ports.ledger.transaction() as conn:
-            stands = await audits.begin(conn, ITSELF)
+            stands = await audits.take_up(conn, ITSELF)
             known = await audits.open_at(conn, ITSELF)
             ids = await audits.next_ids(conn, stands.go_on, MOST_VERIFIED)
         wanted = {*ids, *(finding.operation_id for finding in known if finding.operation_id is not None)}
@@ -80,7 +80,7 @@ class Audit:
         found = [Finding(FindingKind.CHAIN, each.row, each.what, whose.get(each.row)) for each in differ]
         await self._keep(ITSELF, found)
         async with self._ports.ledger.transaction() as conn:
-            await audits.gone(conn, ITSELF, _no_longer(known, found))
+            await audits.fit_now(conn, ITSELF, _no_longer(known, found))
             if len(ids) < MOST_VERIFIED:
                 await audits.finish(conn, ITSELF, stands.began_at)
             else:
@@ -113,7 +113,7 @@ class Audit:
         provider = self._ports.registry.for_action(place.action)
         assert isinstance(provider, Lists)
         async with self._ports.ledger.transaction() as conn:
-            stands = await audits.begin(conn, place)
+            stands = await audits.take_up(conn, place)
             known = await audits.open_at(conn, place)
         seen: set[str] = set()
         found: list[Finding] = []
@@ -131,7 +131,7 @@ class Audit:
             found += await self._again(place, provider, credential, receipt)
         await self._keep(place, found)
         async with self._ports.ledger.transaction() as conn:
-            await audits.gone(conn, place, _no_longer(known, found))
+            await audits.fit_now(conn, place, _no_longer(known, found))
             await audits.finish(conn, place, stands.began_at)
         return len(seen)
 
@@ -180,7 +180,7 @@ class Audit:
         async with self._ports.ledger.transaction() as conn:
             new = await audits.keep(conn, place, found)
             if place == NOWHERE:
-                await audits.gone(conn, place, _no_longer(await audits.open_at(conn, place), found))
+                await audits.fit_now(conn, place, _no_longer(await audits.open_at(conn, place), found))
         for finding in new:
             log.error("audit difference", kind=finding.kind.value, operation_id=str(finding.operation_id or ""))
 
