@@ -72,9 +72,6 @@ class Servers:
         self._exits.close()
 
 
-_NO_SCHEDULES = {"EFFECTS_TAKE_EVENTS_EVERY": "0", "EFFECTS_AUDIT_EVERY": "0"}
-
-
 class Stack:
     """One ledger, its stand-in, keys and workers, on running servers. Several can share the servers, each by its name."""
 
