@@ -71,9 +71,8 @@ class Gauges:
     """The ledger at one moment, in numbers. Durations are seconds of ledger time."""
 
     operations: dict[tuple[str, str, str], int]  # that have not ended, by (state, action, provider)
-    oldest: dict[
-        str, float
-    ]  # by state, how long its oldest operation has been in it; `unknown` counts from its first claim
+    # by state, how long its oldest operation has been in it; `unknown` counts from its first claim
+    oldest: dict[str, float]
     unknown_past_target: int  # unknown for longer than the rule's review_after_seconds
     key_window_closes: float | None  # until a key that could still settle an unknown is no longer honoured
     overdue: int  # steps that nobody has taken for more than a minute

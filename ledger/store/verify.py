@@ -28,8 +28,8 @@ from ledger.trail import Event, EventKind, verify_bodies, verify_chain, verify_s
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A row and what is wrong with it."""
+class Remark:
+    """A row, and what is wrong with it or worth knowing."""
 
     row: str
     what: str
@@ -39,13 +39,13 @@ class Finding:
 class Verified:
     """What was checked and what was found."""
 
-    differences: list[Finding] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
+    differences: list[Remark] = field(default_factory=list)
+    warnings: list[Remark] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def differ(self, row: str, what: str) -> None:
         """Name a row that is not what it must be."""
-        self.differences.append(Finding(row, what))
+        self.differences.append(Remark(row, what))
 
     def count(self, name: str, number: int = 1) -> None:
         """So many more of these were checked."""
@@ -90,11 +90,11 @@ async def verify(conn: Connection) -> Verified:
     await _check_holds(conn, found, about.get(None, []))
     for row in await views.overdue(conn):
         what = f"{row['state']}: next step {row['next_step']!r} was due at {row['next_step_at']:%Y-%m-%d %H:%M:%S}Z"
-        found.warnings.append(Finding(f"operation {row['operation_id']}", what))
+        found.warnings.append(Remark(f"operation {row['operation_id']}", what))
     return found
 
 
-async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[Finding]:
+async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[Remark]:
     """Check these operations only, with the edges, the configuration and the ledger's own trail that they rest on."""
     found = Verified()
     documents: dict[int, Document] = {}
@@ -289,7 +289,7 @@ async def _check_holds(conn: Connection, found: Verified, kept: Sequence[Stateme
     current = await holds.current(conn)
     held = {hold.scope for hold in current if hold.reason != holds.UNSAID}
     if len(held) < len(current):
-        found.warnings.append(Finding(f"hold {holds.RESTORED}", holds.UNSAID))
+        found.warnings.append(Remark(f"hold {holds.RESTORED}", holds.UNSAID))
         last.pop(holds.RESTORED, None)  # whatever was said, was said about another database
     for scope in sorted(held | {s for s, kind in last.items() if kind is EventKind.HELD}):
         if scope not in held:
