@@ -182,7 +182,7 @@ class Audit:
             if place == NOWHERE:
                 await audits.fit_now(conn, place, _no_longer(await audits.open_at(conn, place), found))
         for finding in new:
-            log.error("audit difference", kind=finding.kind.value, operation_id=str(finding.operation_id or ""))
+            log.error("audit finding", kind=finding.kind.value, operation_id=str(finding.operation_id or ""))
 
 
 async def against_temporal(snapshot: Snapshot, runs: Runs) -> list[tuple[Finding, Operation | None]]:

@@ -53,7 +53,7 @@ select
   (select count(*) from holds where held) as held,
   (select count(*) from inbox_events where taken_at is null) as inbox_waiting,
   (select count(*) from notices where ended_at is null and tries > 0) as notices_unheard,
-  (select count(*) from audit_findings where gone_at is null and action <> '') as audit_differences"""
+  (select count(*) from audit_findings where gone_at is null and action <> '') as audit_findings"""
 )
 
 _UNKNOWN: Final[LiteralString] = (
@@ -81,7 +81,7 @@ class Gauges:
     held: int  # scopes in which nothing is sent
     inbox_waiting: int  # webhooks that woke nobody yet
     notices_unheard: int  # notices that were posted, and that no receiver has acknowledged
-    audit_differences: int  # what audits found at providers, and what fits no better since
+    audit_findings: int  # what audits found at providers, and what fits no better since
 
 
 @dataclass(frozen=True)
