@@ -231,7 +231,7 @@ async def brood(desk: Rig, folder: Path, settings: Sequence[dict[str, str]]) -> 
         [sys.executable, __file__, str(folder)],
         name="nursery",
         log=folder / "nursery.log",
-        env={**clean, "PYTHONPATH": str(ROOT)},
+        env={**clean(os.environ), "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
     )
     desk.stack.workers.append(nursery)  # stopped with the stack
