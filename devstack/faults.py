@@ -30,7 +30,7 @@ from devstack.child import DevstackError
 if TYPE_CHECKING:
     from devstack.fault_proxy import Conversation, FaultProxy
 
-_PATIENCE = 30.0
+_PATIENCE = 90.0
 
 
 class Cut(Exception):
