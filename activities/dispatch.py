@@ -262,7 +262,7 @@ class Dispatch:
                 answered_at=at,
                 # The moment of the late byte is not known in ledger time; now is later, which is the safe side.
                 late_send_at=at if wire.late else None,
-                detail=classified.detail,
+                detail={} if operation.erased_at is not None else classified.detail,
             )
             operation = await attempts.answer(conn, operation, answered)
             if operation.state is State.IN_FLIGHT and operation.fence == number:
