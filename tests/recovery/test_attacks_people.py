@@ -227,7 +227,7 @@ async def test_an_effect_under_an_edited_marker_is_not_certified_absent_unnamed(
 async def test_a_late_answer_that_tells_of_an_effect_contradicts_the_end(rig: Rig) -> None:
     """A second receipt after a success; an effect after two people certified that there was none.
 
-    Red: drop the block under `exists` in `Dispatch._record_once`.
+    Red: drop the call of `against_end` in `Dispatch._record_once`.
     """
     target, nothing = rig.payment(), rig.payment()
     rig.stack.stripe.control.fault("lost-answer", payment_intent=target)
@@ -246,7 +246,7 @@ async def test_a_late_answer_that_tells_of_an_effect_contradicts_the_end(rig: Ri
         await _answered_late(rig, operation, receipt, fence)
         assert await _is_listed(rig, operation), receipt
         told = [e.body for e in await rig.trail(str(operation.operation_id)) if e.kind == "contradiction"]
-        assert [b["receipt"] for b in told] == [receipt]
+        assert [b["receipts"] for b in told] == [[receipt]]
         assert (await rig.operation(str(operation.operation_id))).state == operation.state
 
 
