@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from uuid import uuid4
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 import pytest
 
@@ -15,12 +15,12 @@ from ledger.config import Document
 from ledger.errors import Refused
 from ledger.model import Standing
 from ledger.states import State
-from ledger.store import audits
+from ledger.store import audits, incarnation
 from ledger.store.verify import verify_some
 from providers.port import Credential, EffectPage
 from providers.registry import Registry
-from tests.store.bank import Bank
-from tests.store.conftest import Book, Purse, document
+from tests.store.bank import ACCOUNT, Bank
+from tests.store.conftest import OWNER, Book, Purse, document
 
 
 @dataclass
@@ -122,6 +122,30 @@ async def test_a_receipt_that_turned_void_while_it_was_read_is_no_finding(own_bo
     other = await own_book.at(State.SUCCEEDED)
     await audit(own_book, Unlisted(listed=[ListedEffect(str(other.receipt), Standing.VOID, other.operation_id)]))
     assert await found(own_book) == [("void", other.receipt)]
+
+
+async def test_after_a_restore_an_audit_begins_its_listing_anew(own_book: Book) -> None:
+    """One was under way when the backup was made, and a release rests on the next. What was made since stands on the pages
+    that it had turned already: Stripe lists the newest first. Red: leave the page in `incarnation.begin`.
+    """
+    asked: list[str] = []
+
+    @dataclass
+    class Paged(ListingBank):
+        async def list_effects(self, credential: Credential, since: datetime | None, go_on: str) -> EffectPage:
+            asked.append(go_on)
+            return EffectPage(True, tuple(self.listed) if not go_on else ())
+
+    place = audits.Place("refund", "bank", ACCOUNT, False)
+    async with own_book.ledger.transaction() as conn:
+        stands = await audits.begin(conn, place)
+        await audits.go_on(conn, place, stands.began_at, "page 2")
+    async with own_book.connection(OWNER) as conn:
+        await incarnation.begin(conn, "mira", "a test")
+        await conn.commit()
+    forgotten = ListedEffect("re_1", Standing.GOOD, uuid5(NAMESPACE_OID, "forgotten"))
+    assert (await audit(own_book, Paged(listed=[forgotten]))).left_out == []
+    assert (asked, await found(own_book)) == ([""], [("without_record", "re_1")])
 
 
 async def test_an_operation_whose_row_is_gone_differs_and_stops_no_audit(book: Book) -> None:
