@@ -62,7 +62,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("effect_ledger_restored", Kind.GAUGE, (),
            "1 while nothing is sent because the ledger was restored, or Postgres failed over, and nobody has released it"),
     Metric("effect_ledger_audit_age_seconds", Kind.GAUGE, (),
-           "since an audit could last read every provider to its end; before the first such one, since a configuration was applied"),
+           "since an audit last read every provider to its end; before the first one, since a configuration was applied"),
     Metric("effect_ledger_inbox_waiting", Kind.GAUGE, (), "webhooks that woke nobody yet"),
     Metric("effect_ledger_notices_unheard", Kind.GAUGE, (), "notices that were posted and that no receiver has acknowledged yet"),
     Metric("effect_ledger_audit_differences", Kind.GAUGE, (),
