@@ -8,16 +8,20 @@ from typing import LiteralString
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from activities.dispatch import Claim, Dispatch
+from activities.dispatch import Claim, Dispatch, Wire
 from activities.hold import Hold
 from activities.messages import HoldAnswer
 from devstack.postgres import find_programs
+from ledger.errors import Broken
+from ledger.model import Outcome
 from ledger.statement import StatementType
 from ledger.states import State
 from ledger.store import audits, events, holds, incarnation, operations, verify
 from ledger.store.database import now
 from ledger.trail import EventKind
+from providers.port import Classified
 from tests.store.conftest import OWNER, WORKER, Book, document, step
 from tests.store.test_claims import TOTALS, claim, claimed, unknown
 
@@ -141,6 +145,27 @@ async def test_a_restore_that_is_said_waits_for_running_claims_and_stops_their_g
     assert isinstance(given, Claim)
     assert await beginning == 2
     assert await Dispatch(own_book.ports)._may_still_send(given) is False
+
+
+async def test_a_worker_that_outlives_a_restore_takes_no_claim_of_the_next_life_for_its_own(own_book: Book) -> None:
+    """It was stopped after its claim. The ledger forgot that, was released, and another worker made the same fence again.
+
+    The lease tells them apart; guards are off while it is changed. Red: compare the fence alone, in the guard or where the
+    answer is written down: "not sent" would become the proof about a request that another worker has just sent.
+    """
+    given = await claimed(own_book, await own_book.approved())
+    dispatch = Dispatch(own_book.ports)
+    assert await dispatch._may_still_send(given) is True
+    async with own_book.connection("postgres", autocommit=True) as conn:
+        await conn.execute("set session_replication_role = replica")
+        for table in ("operations", "attempts"):
+            await conn.execute(
+                sql.SQL("update {} set lease_until = lease_until + interval '9 s'").format(sql.Identifier(table))
+            )
+    assert await dispatch._may_still_send(given) is False
+    with pytest.raises(Broken):
+        await dispatch._record_once(given, Classified(Outcome.NO_EFFECT), Wire())
+    assert [attempt.outcome for attempt in await own_book.attempts(given.operation)] == [None]
 
 
 async def test_a_release_counts_only_if_it_was_signed_after_the_restore_was_said(own_book: Book) -> None:
