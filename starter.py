@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from commands import options, proving
+from commands import options
 from commands.exits import Exit, Misuse, table
 from commands.keeping import config, keys, register
 from commands.owning import erase, restored
 from commands.proposing import propose
+from commands.proving import checkpoint, evidence
 from commands.voice import run, tell_error
 
 EPILOG = "\b\nExit codes:\n" + table()
@@ -33,8 +34,6 @@ app = typer.Typer(
 clock = typer.Typer(help="The movable clock of a dev stack.", no_args_is_help=True, rich_markup_mode=None)
 for group, name in ((propose, "propose"), (keys, "keys"), (config, "config"), (clock, "clock")):
     app.add_typer(group, name=name)
-for body in (restored, erase):
-    app.command()(body)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -301,7 +300,8 @@ def verify(
     return run(as_json, lambda voice: verify(voice, checkpoint or []))
 
 
-proving.register(app)
+app.command()(evidence)
+app.command()(checkpoint)
 
 
 @app.command()
@@ -314,6 +314,10 @@ def audit(
     from commands.audit import audit
 
     return run(as_json, lambda voice: audit(voice, repair=repair, wait=wait))
+
+
+app.command()(restored)
+app.command()(erase)
 
 
 @clock.command("advance")

@@ -239,11 +239,8 @@ async def check_search_attributes(client: Client) -> None:
     for key in SEARCH_ATTRIBUTES:
         wanted = IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{key.indexed_value_type.name}")
         if answer.custom_attributes.get(key.name) != wanted:
-            kind = key.indexed_value_type.name.capitalize()
-            raise Refused(
-                "search_attribute_missing",
-                f"register it: temporal operator search-attribute create --name {key.name} --type {kind}",
-            )
+            why = f"the namespace has no search attribute {key.name} of our type: run `effects register`"
+            raise Refused("search_attribute_missing", why)
 
 
 async def serve(settings: Settings) -> None:

@@ -50,7 +50,7 @@ class Audit:
         """Compare everything once. A provider that cannot be read is left out, said so, and gone on with the next time."""
         async with translated(), heartbeating():
             async with self._ports.ledger.transaction() as conn:
-                began = await audits.began(conn)
+                start = await audits.start(conn)
             found = await against_temporal(self._ports.ledger.transaction, self._ports.runs)
             repaired = await repair(found, self._ports) if auditing.repair else []
             await self._keep(NOWHERE, [finding for finding, _ in found])
@@ -62,14 +62,14 @@ class Audit:
                 except _Unread as error:
                     left_out.append(f"{place}: {error}")
             async with self._ports.ledger.transaction() as conn:
-                await audits.record(conn, began, listed, left_out)
+                await audits.record(conn, start, listed, left_out)
                 findings = await audits.open_findings(conn)
             return Audited(listed=listed, findings=len(findings), repaired=repaired, left_out=left_out)
 
     async def _verify(self) -> None:
         """Recompute the next operations, and those that differed before: all of them in turn, so many at each audit."""
         async with self._ports.ledger.transaction() as conn:
-            stands = await audits.begin(conn, ITSELF)
+            stands = await audits.take_up(conn, ITSELF)
             known = await audits.open_at(conn, ITSELF)
             ids = await audits.next_ids(conn, stands.go_on, MOST_VERIFIED)
         wanted = {*ids, *(finding.operation_id for finding in known if finding.operation_id is not None)}
@@ -80,7 +80,7 @@ class Audit:
         found = [Finding(FindingKind.CHAIN, each.row, each.what, at) for each, at in differ]
         await self._keep(ITSELF, found)
         async with self._ports.ledger.transaction() as conn:
-            await audits.gone(conn, ITSELF, _no_longer(known, found))
+            await audits.fit_now(conn, ITSELF, _no_longer(known, found))
             if len(ids) < MOST_VERIFIED:
                 await audits.finish(conn, ITSELF, stands.began_at)
             else:
@@ -118,7 +118,7 @@ class Audit:
         provider = self._ports.registry.for_action(place.action)
         assert isinstance(provider, Lists)
         async with self._ports.ledger.transaction() as conn:
-            stands = await audits.begin(conn, place)
+            stands = await audits.take_up(conn, place)
             known = await audits.open_at(conn, place)
         seen: set[str] = set()
         found: list[Finding] = []
@@ -138,7 +138,7 @@ class Audit:
                 found += await self._by_itself(place, provider, credential, receipt)
         await self._keep(place, found)
         async with self._ports.ledger.transaction() as conn:
-            await audits.gone(conn, place, _no_longer(known, found))
+            await audits.fit_now(conn, place, _no_longer(known, found))
             await audits.finish(conn, place, stands.began_at)
         return len(seen)
 
@@ -169,9 +169,9 @@ class Audit:
         async with self._ports.ledger.transaction() as conn:
             new = await audits.keep(conn, place, found)
             if place == NOWHERE:
-                await audits.gone(conn, place, _no_longer(await audits.open_at(conn, place), found))
+                await audits.fit_now(conn, place, _no_longer(await audits.open_at(conn, place), found))
         for finding in new:
-            log.error("audit difference", kind=finding.kind.value, operation_id=str(finding.operation_id or ""))
+            log.error("audit finding", kind=finding.kind.value, operation_id=str(finding.operation_id or ""))
 
 
 async def against_temporal(snapshot: Snapshot, runs: Runs) -> list[tuple[Finding, Operation | None]]:
@@ -185,11 +185,11 @@ async def against_temporal(snapshot: Snapshot, runs: Runs) -> list[tuple[Finding
     async with snapshot() as conn:
         expected = await views.with_a_workflow(conn)
         late = {row["operation_id"] for row in await views.overdue(conn)}
-        known = {_name(operation) for operation in expected}
+        known = {operation.name for operation in expected}
         strays = [name for name in running if name not in known and not await views.recorded(conn, name)]
     found: list[tuple[Finding, Operation | None]] = []
     for operation in expected:
-        name, stands = _name(operation), f"{operation.state}, next {operation.next_step}"
+        name, stands = operation.name, f"{operation.state}, next {operation.next_step}"
         if name not in running and not await runs.runs(name):
             what = f"{stands}: no workflow works on it"
             found.append((Finding(FindingKind.WITHOUT_WORKFLOW, name, what, operation.operation_id), operation))
@@ -248,7 +248,3 @@ def _told(page: EffectPage) -> str:
 def _no_longer(known: Iterable[Finding], found: Iterable[Finding]) -> list[Finding]:
     still = {(finding.kind, finding.name) for finding in found}
     return [finding for finding in known if (finding.kind, finding.name) not in still]
-
-
-def _name(operation: Operation) -> str:
-    return f"{operation.tenant}/{operation.business_key}"

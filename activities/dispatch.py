@@ -247,7 +247,7 @@ class Dispatch:
                 continue
             if late:
                 # The workflow went on without this answer: it may settle now what it could not before.
-                await self._ports.wake(f"{claim.operation.tenant}/{claim.operation.business_key}")
+                await self._ports.wake(claim.operation.name)
             return progress
 
     async def _record_once(self, claim: Claim, classified: Classified, wire: Wire) -> tuple[Progress, bool]:

@@ -65,7 +65,7 @@ METRICS: tuple[Metric, ...] = (
            "since an audit last read every provider to its end; before the first one, since a configuration was applied"),
     Metric("effect_ledger_inbox_waiting", Kind.GAUGE, (), "webhooks that woke nobody yet"),
     Metric("effect_ledger_notices_unheard", Kind.GAUGE, (), "notices that were posted and that no receiver has acknowledged yet"),
-    Metric("effect_ledger_audit_differences", Kind.GAUGE, (),
+    Metric("effect_ledger_audit_findings", Kind.GAUGE, (),
            "what audits found between the ledger, its own chains and what providers list, and what does not fit still"),
     Metric("effect_ledger_read_timestamp_seconds", Kind.GAUGE, (), "when the gauges above were last read, as Unix time"),
     Metric("effect_ledger_pollers", Kind.GAUGE, (), "workers that Temporal saw polling our task queue in the last 70 seconds"),
@@ -159,7 +159,7 @@ class Meters:
         self._set("effect_ledger_audit_age_seconds", read.audit_age or 0.0)
         self._set("effect_ledger_inbox_waiting", read.inbox_waiting)
         self._set("effect_ledger_notices_unheard", read.notices_unheard)
-        self._set("effect_ledger_audit_differences", read.audit_differences)
+        self._set("effect_ledger_audit_findings", read.audit_findings)
         self._set("effect_ledger_read_timestamp_seconds", time.time())
 
     def pollers(self, number: int) -> None:

@@ -13,7 +13,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, urlsplit
 
@@ -46,6 +46,8 @@ async def posting(settings: Settings, ledger: Ledger) -> AsyncIterator[None]:
             yield
         finally:
             task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 class Poster:

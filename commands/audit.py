@@ -3,7 +3,6 @@ be recorded, and whatever stands at a provider in our name must be an effect tha
 """
 
 from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
 
 from activities.audit import against_temporal
 from activities.messages import Audited
@@ -14,13 +13,13 @@ from commands.reading import reading
 from commands.surroundings import ledger_dsn, settings
 from commands.temporal import Temporal, connected
 from commands.voice import Voice
-from ledger.audit import Finding
+from ledger.audit import Finding, FindingKind
 from ledger.model import Operation
 from ledger.store import audits
-from ledger.store.database import Connection
 from workflows.waking import TemporalRuns
 
-_TEMPORAL = ("without_workflow", "overdue", "without_operation")
+_IDLE = {FindingKind.WITHOUT_WORKFLOW, FindingKind.OVERDUE}  # what a repair starts or wakes
+_TEMPORAL = _IDLE | {FindingKind.WITHOUT_OPERATION}
 Found = list[tuple[Finding, Operation | None]]
 
 
@@ -33,12 +32,8 @@ async def audit(voice: Voice, *, repair: bool, wait: float) -> Page:
     given = settings()
     temporal = await connected(given)
     async with reading(ledger_dsn(given)) as reader:
-
-        def snapshot() -> AbstractAsyncContextManager[Connection]:
-            return reader.snapshot()
-
         async with temporal.calling():
-            found = await against_temporal(snapshot, TemporalRuns(temporal.client, given.task_queue))
+            found = await against_temporal(reader.snapshot, TemporalRuns(temporal.client, given.task_queue))
         repaired = await _repair(voice, temporal, found) if repair else []
         audited = await temporal.audit(wait) if wait else None
         async with reader.snapshot() as conn:
@@ -57,7 +52,7 @@ async def audit(voice: Voice, *, repair: bool, wait: float) -> Page:
     return page
 
 
-def _providers(latest: audits.Ran | None, audited: Audited | None) -> dict[str, object]:
+def _providers(latest: audits.Report | None, audited: Audited | None) -> dict[str, object]:
     return ({} if latest is None else vars(latest)) | {"finished": audited is not None}
 
 
@@ -67,7 +62,7 @@ async def _repair(voice: Voice, temporal: Temporal, found: Found) -> list[str]:
         if operation is not None:
             await temporal.signal(operation, "look_now")
             repaired.append(finding.name)
-            voice.note(f"{finding.name} was {'started' if finding.kind == 'without_workflow' else 'woken'}")
+            voice.note(f"{finding.name} was {'started' if finding.kind is FindingKind.WITHOUT_WORKFLOW else 'woken'}")
     return repaired
 
 
@@ -79,11 +74,11 @@ def _page(found: Found, repaired: list[str], kept: Iterable[dict[str, object]]) 
     page.title(f"{len(rows)} finding(s)" if rows else "The ledger, Temporal and the providers agree.")
     page.table(("what", "where", "why"), [(row["kind"], row["name"], row["what"]) for row in rows])
     kinds = {row["kind"] for row in left}
-    if kinds & {"without_workflow", "overdue"}:
+    if kinds & _IDLE:
         page.say("`effects audit --repair` starts or wakes the workflows of these operations.")
-    if "without_operation" in kinds:
+    if FindingKind.WITHOUT_OPERATION in kinds:
         page.say("A workflow without an operation has no effect: look at it in the Web UI, and terminate it.")
-    if kinds - set(_TEMPORAL):
+    if kinds - _TEMPORAL:
         page.say(
             "What stands at a provider is for a person: docs/audit.md says what each finding means and what to do."
         )

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from commands import options
 from commands.voice import run
 
@@ -30,9 +28,3 @@ def checkpoint(
     from commands.checkpoint import write
 
     return run(as_json, lambda voice: write(voice, out, who, key_file))
-
-
-def register(app: typer.Typer) -> None:
-    """Add both to the command line."""
-    app.command()(evidence)
-    app.command()(checkpoint)

@@ -25,9 +25,7 @@ def amount(operation: Operation) -> str:
 
 def headline(operation: Operation) -> str:
     """One line that says what an operation is."""
-    return (
-        f"{operation.action} {amount(operation)} on {operation.target} for {operation.tenant}/{operation.business_key}"
-    )
+    return f"{operation.action} {amount(operation)} on {operation.target} for {operation.name}"
 
 
 def document(operation: Operation) -> dict[str, Any]:

@@ -72,9 +72,6 @@ class Servers:
         self._exits.close()
 
 
-_NO_SCHEDULES = {"EFFECTS_TAKE_EVENTS_EVERY": "0", "EFFECTS_AUDIT_EVERY": "0"}
-
-
 class Stack:
     """One ledger, its stand-in, keys and workers, on running servers. Several can share the servers, each by its name."""
 
@@ -206,7 +203,7 @@ class Stack:
             log=self.root / f"worker-{number}.log",
             # Ledgers of tests share one Temporal, and their schedules would outlive them.
             env={
-                **_clean(os.environ),
+                **clean(os.environ),
                 **self.environment(),
                 "EFFECTS_TAKE_EVENTS_EVERY": "0",
                 "EFFECTS_AUDIT_EVERY": "0",
@@ -261,6 +258,6 @@ def _rebound(kept: Document, now: Document) -> Document:
     return kept.model_copy(update={"bindings": tuple(there.values())}).in_order()
 
 
-def _clean(environ: Mapping[str, str]) -> dict[str, str]:
+def clean(environ: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment without settings that belong to another stack."""
     return {k: v for k, v in environ.items() if not k.startswith(("EFFECTS_", "TEMPORAL_"))}

@@ -79,7 +79,7 @@ def compare(effect: ListedEffect, named: Operation | None, holder: Operation | N
     if holder is not None:
         yield from _held(effect, holder)
         if effect.marker not in (None, holder.operation_id):
-            what = f"it is the effect of {_name(holder)}, and names another operation: its marker was edited"
+            what = f"it is the effect of {holder.name}, and names another operation: its marker was edited"
             yield _finding(FindingKind.DIFFERS, effect, what, holder)
     elif effect.marker is None or not stands:
         return
@@ -87,49 +87,45 @@ def compare(effect: ListedEffect, named: Operation | None, holder: Operation | N
         what = f"it names operation {effect.marker}, which this ledger does not have for this account"
         yield Finding(FindingKind.WITHOUT_RECORD, effect.receipt, what)
     elif named.receipt is not None:
-        what = f"it names {_name(named)}, whose effect is {named.receipt}"
+        what = f"it names {named.name}, whose effect is {named.receipt}"
         yield _finding(FindingKind.DUPLICATE, effect, what, named)
     elif named.state in _UNSENT:
-        what = f"it names {_name(named)}, which stands as {named.state}: this ledger has not sent it"
+        what = f"it names {named.name}, which stands as {named.state}: this ledger has not sent it"
         yield _finding(FindingKind.UNSENT, effect, what, named)
     elif named.state not in ENDED:
         yield from _elsewhere(effect, named)
     else:
-        what = f"it stands, and {_name(named)} ended as {named.state} without an effect"
+        what = f"it stands, and {named.name} ended as {named.state} without an effect"
         yield _finding(FindingKind.ENDED_WITHOUT, effect, what, named)
 
 
 def missing(operation: Operation) -> Iterator[Finding]:
     """What does not fit where a provider shows nothing under the operation's receipt, listed or read by itself."""
     if operation.receipt is not None and operation.standing is not Standing.VOID:
-        what = f"{_name(operation)} ended with this effect, and the provider does not show it"
+        what = f"{operation.name} ended with this effect, and the provider does not show it"
         yield Finding(FindingKind.GONE, operation.receipt, what, operation.operation_id)
 
 
 def _held(effect: ListedEffect, holder: Operation) -> Iterator[Finding]:
     if effect.standing is Standing.VOID and holder.standing is not Standing.VOID:
-        what = f"it is void at the provider, and {_name(holder)} counts it as {holder.standing}"
+        what = f"it is void at the provider, and {holder.name} counts it as {holder.standing}"
         yield _finding(FindingKind.VOID, effect, what, holder)
     wanted = (holder.amount_minor, holder.currency)
     told = (effect.amount_minor, effect.currency)
     if None not in told and None not in wanted and told != wanted:
-        what = f"it is {told[0]} {told[1]}, and {_name(holder)} asked for {wanted[0]} {wanted[1]} (minor units)"
+        what = f"it is {told[0]} {told[1]}, and {holder.name} asked for {wanted[0]} {wanted[1]} (minor units)"
         yield _finding(FindingKind.DIFFERS, effect, what, holder)
     yield from _elsewhere(effect, holder)
     if holder.state is not State.SUCCEEDED and effect.standing is not Standing.VOID:
-        what = f"it is the receipt of {_name(holder)}, which stands as {holder.state}"
+        what = f"it is the receipt of {holder.name}, which stands as {holder.state}"
         yield _finding(FindingKind.ENDED_WITHOUT, effect, what, holder)
 
 
 def _elsewhere(effect: ListedEffect, operation: Operation) -> Iterator[Finding]:
     if effect.targets and operation.target not in effect.targets:
-        what = f"it was done to {effect.targets[0]}, and {_name(operation)} asked for {operation.target}"
+        what = f"it was done to {effect.targets[0]}, and {operation.name} asked for {operation.target}"
         yield _finding(FindingKind.DIFFERS, effect, what, operation)
 
 
 def _finding(kind: FindingKind, effect: ListedEffect, what: str, operation: Operation) -> Finding:
     return Finding(kind, effect.receipt, what, operation.operation_id)
-
-
-def _name(operation: Operation) -> str:
-    return f"{operation.tenant}/{operation.business_key}"

@@ -29,6 +29,7 @@ LONGEST_LINE = 4096  # bytes; the last line is the longest
 
 _PROOF = re.compile(r"[A-Za-z0-9_-]{1,1024}\.\.[A-Za-z0-9_-]{86}")
 _DIGEST = r"^[0-9a-f]{64}$"
+_SEAL_FIELDS = {"proof", "statement"}
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,8 @@ class Checkpoint(BaseModel):
     typ: Literal["checkpoint"] = "checkpoint"
     iss: Principal
     aud: Annotated[str, Field(min_length=1, max_length=120)]  # the ledger's name
-    namespace: Annotated[
-        str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-    ]  # and the name of its own trail
+    # and the name of its own trail
+    namespace: Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     at: Seconds  # ledger time
     config_version: Annotated[int, Field(ge=1)]  # in force then: its keys verify this
     config_digest: Annotated[str, Field(pattern=_DIGEST)]
@@ -124,6 +124,3 @@ def verify(sealed: Seal, keys: Mapping[str, PublicKeyEntry], *, aud: str) -> str
     if sealed.said.iss != entry.owner:
         raise Refused("issuer_wrong", "it does not name the owner of its key", field="iss")
     return entry.owner
-
-
-_SEAL_FIELDS = {"proof", "statement"}

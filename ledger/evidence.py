@@ -21,7 +21,7 @@ KIND = "effect-ledger/evidence/v1"
 
 
 @dataclass(frozen=True)
-class Told:
+class StoredEvent:
     """One event as it is stored: its body is the text that was hashed."""
 
     number: int
@@ -49,7 +49,7 @@ class Trail:
     stream: UUID
     event_count: int
     head_hash: bytes
-    events: Sequence[Told]
+    events: Sequence[StoredEvent]
 
     def bodies(self, kind: EventKind) -> list[dict[str, Any]]:
         """The bodies of one kind, in order."""
@@ -145,7 +145,7 @@ def _as_accepted(rows: Rows) -> list[tuple[str, bytes, str, str]]:
     return sorted(rows.statements, key=lambda kept: (order.get(kept[0], len(accepted)), kept[0]))
 
 
-def _event(event: Told, *, whole: bool) -> dict[str, Any]:
+def _event(event: StoredEvent, *, whole: bool) -> dict[str, Any]:
     """An event; with its body, or only with the digest of it where the body concerns others."""
     body = {"body": event.body} if whole else {"body_digest": event.body_digest.hex()}
     return {

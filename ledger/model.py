@@ -108,6 +108,11 @@ class Operation:
     head_hash: bytes = b""
     erased_at: datetime | None = None  # its personal fields were emptied; nothing is looked for any more
 
+    @property
+    def name(self) -> str:
+        """What people call it, and the id of its workflow: tenant/business-key."""
+        return f"{self.tenant}/{self.business_key}"
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -123,9 +128,8 @@ class Attempt:
     standing: Standing | None = None
     answered_at: datetime | None = None
     late_send_at: datetime | None = None  # the bytes left later than the guard allows; quiet_at counts from here
-    detail: dict[str, Any] = field(
-        default_factory=dict
-    )  # http status, provider codes and request id: evidence for a person
+    # http status, provider codes and request id: evidence for a person
+    detail: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

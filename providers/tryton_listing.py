@@ -3,7 +3,7 @@ moves no page.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from ledger.audit import ListedEffect, marker_from
@@ -24,7 +24,7 @@ async def list_invoices(session: TrytonSession, since: datetime | None, go_on: s
     ]
     if since is not None:
         # Tryton keeps times without a zone.
-        domain.append(["create_date", ">=", (since - ZONES).replace(tzinfo=None)])
+        domain.append(["create_date", ">=", (since - ZONES).astimezone(UTC)])
     page = await read_invoices(session, domain, one_page=True)
     if not page.complete:
         return EffectPage(False, go_on=go_on, detail=page.detail)

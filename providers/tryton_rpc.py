@@ -325,7 +325,7 @@ def encode(value: Any) -> Any:
             return {"__class__": "Decimal", "decimal": f"{value:f}"}
         case datetime.date() if type(value) is datetime.date:
             return {"__class__": "date", "year": value.year, "month": value.month, "day": value.day}
-        case datetime.datetime() if value.tzinfo is None:
+        case datetime.datetime() if value.tzinfo is datetime.UTC:
             return {"__class__": "datetime"} | {part: getattr(value, part) for part in _PARTS}
         case Mapping():
             return {str(name): encode(item) for name, item in value.items()}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import pytest_asyncio
 from temporalio.api.common.v1 import WorkflowExecution
@@ -44,6 +45,10 @@ TESTS = Path(__file__).parent
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started with a shell's `&`: children would inherit an ignored Ctrl-C, which some tests are about.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# On a busy machine one example may take a second: how long it took says nothing about the code.
+hypothesis.settings.register_profile("without a deadline", deadline=None)
+hypothesis.settings.load_profile("without a deadline")
 
 
 # With pytest-xdist a file goes to one process, in this order: the long ones first, so that none is left for the end.

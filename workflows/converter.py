@@ -8,6 +8,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
@@ -87,14 +88,11 @@ def converter_with(names: str, read: Callable[[str], str]) -> DataConverter:
     if not known:
         return data_converter
     codec = EncryptionCodec({name: _key(name, read(name)) for name in known}, encrypts=encrypts)
+    ours = replace(data_converter, payload_codec=codec)
     if not encrypts:
-        return TolerantConverter(payload_converter_class=TolerantPayloadConverter, payload_codec=codec)
-    return TolerantConverter(
-        payload_converter_class=TolerantPayloadConverter,
-        payload_codec=codec,
-        # Messages and traces of errors may quote what was asked for: they travel as payloads, too.
-        failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
-    )
+        return ours
+    # Messages and traces of errors may quote what was asked for: they travel as payloads, too.
+    return replace(ours, failure_converter_class=DefaultFailureConverterWithEncodedAttributes)
 
 
 def _key(name: str, text: str) -> bytes:

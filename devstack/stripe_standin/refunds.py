@@ -15,7 +15,6 @@ from devstack.stripe_standin.errors import StripeError
 from devstack.stripe_standin.params import Params
 from devstack.stripe_standin.shapes import Payment
 
-STATUSES = ("pending", "requires_action", "succeeded", "failed", "canceled")
 MOVES: dict[str, frozenset[str]] = {
     "pending": frozenset({"succeeded", "failed", "canceled", "requires_action"}),
     "requires_action": frozenset({"pending", "succeeded", "failed", "canceled"}),
@@ -25,16 +24,6 @@ MOVES: dict[str, frozenset[str]] = {
     "canceled": frozenset(),
 }
 REASONS = ("duplicate", "fraudulent", "requested_by_customer")
-FAILURES = (
-    "charge_for_pending_refund_disputed",
-    "declined",
-    "expired_or_canceled_card",
-    "insufficient_funds",
-    "lost_or_stolen_card",
-    "merchant_request",
-    "unknown",
-)
-PENDING_REASONS = ("charge_pending", "insufficient_funds", "processing")
 
 CREATE_PARAMS = frozenset(
     {

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, LiteralString
+from typing import Final, LiteralString
 from uuid import UUID
 
 from psycopg.rows import DictRow
@@ -49,7 +49,7 @@ class Bookmark:
     go_on: str
 
 
-async def begin(conn: Connection, place: Place) -> Bookmark:
+async def take_up(conn: Connection, place: Place) -> Bookmark:
     """Where the listing stands; one that is not under way begins now."""
     row = await one(
         conn,
@@ -149,7 +149,7 @@ async def open_at(conn: Connection, place: Place) -> list[Finding]:
     return [Finding(FindingKind(row["kind"]), row["name"], row["what"], row["operation_id"]) for row in rows]
 
 
-async def gone(conn: Connection, place: Place, findings: Iterable[Finding]) -> None:
+async def fit_now(conn: Connection, place: Place, findings: Iterable[Finding]) -> None:
     """These were looked for again, and fit now."""
     for finding in findings:
         await conn.execute(
@@ -160,16 +160,16 @@ async def gone(conn: Connection, place: Place, findings: Iterable[Finding]) -> N
 
 
 @dataclass(frozen=True)
-class Began:
-    """The beginning of an audit: nothing that it reads is older."""
+class Start:
+    """Where an audit began: nothing that it reads is older."""
 
     incarnation: int
     at: datetime
 
 
 @dataclass(frozen=True)
-class Ran:
-    """One audit that ran. `complete` means that every listing was read to its end; else `left_out` says which were not."""
+class Report:
+    """What became of one audit. `complete`: every listing was read to its end; else `left_out` says which were not."""
 
     number: int
     incarnation: int
@@ -180,30 +180,29 @@ class Ran:
     left_out: str
 
 
-async def began(conn: Connection) -> Began:
+async def start(conn: Connection) -> Start:
     """Ask this before anything else is read."""
     row = await one(conn, "select incarnation, ledger_now() as at from ledger_identity")
-    return Began(**row)
+    return Start(**row)
 
 
-async def record(conn: Connection, began: Began, listed: int, left_out: Sequence[str]) -> None:
+async def record(conn: Connection, start: Start, listed: int, left_out: Sequence[str]) -> None:
     """Keep an audit that ends now: how many effects it compared, and which listings it could not read to their end."""
     await conn.execute(
         "insert into audits (incarnation, began_at, listed, complete, left_out) values (%s, %s, %s, %s, %s)",
-        [began.incarnation, began.at, listed, not left_out, "; ".join(left_out)[:2000]],
+        [start.incarnation, start.at, listed, not left_out, "; ".join(left_out)[:2000]],
     )
 
 
-async def latest(conn: Connection) -> Ran | None:
-    """The audit that ended last; None before the first."""
+async def latest(conn: Connection) -> Report | None:
+    """The one that ended last; None before the first."""
     row = await (
         await conn.execute(
             "select number, incarnation, began_at, ended_at, listed, complete, left_out from audits"
             " order by number desc limit 1"
         )
     ).fetchone()
-    fields: dict[str, Any] = {} if row is None else dict(row)
-    return Ran(**fields) if fields else None
+    return None if row is None else Report(**row)
 
 
 async def open_findings(conn: Connection) -> list[DictRow]:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from psycopg.rows import DictRow
 
-from ledger.evidence import Rows, Told, Trail
+from ledger.evidence import Rows, StoredEvent, Trail
 from ledger.store.database import Connection, one
 
 
@@ -71,9 +71,9 @@ async def _trail(conn: Connection, stream: UUID, head: DictRow) -> Trail:
             [stream],
         )
     ).fetchall()
-    return Trail(stream, head["event_count"], bytes(head["head_hash"]), [_told(row) for row in rows])
+    return Trail(stream, head["event_count"], bytes(head["head_hash"]), [_event(row) for row in rows])
 
 
-def _told(row: DictRow) -> Told:
+def _event(row: DictRow) -> StoredEvent:
     fields: dict[str, Any] = {**row, "body_digest": bytes(row["body_digest"]), "hash": bytes(row["hash"])}
-    return Told(**fields)
+    return StoredEvent(**fields)

@@ -56,7 +56,7 @@ select
      (select applied_at from config_versions where version = 1)))::float8 from moment) as audit_age,
   (select count(*) from inbox_events where taken_at is null) as inbox_waiting,
   (select count(*) from notices where ended_at is null and tries > 0) as notices_unheard,
-  (select count(*) from audit_findings where gone_at is null and action <> '') as audit_differences"""
+  (select count(*) from audit_findings where gone_at is null and action <> '') as audit_findings"""
 )
 
 _UNKNOWN: Final[LiteralString] = (
@@ -74,9 +74,8 @@ class Gauges:
     """The ledger at one moment, in numbers. Durations are seconds of ledger time."""
 
     operations: dict[tuple[str, str, str], int]  # that have not ended, by (state, action, provider)
-    oldest: dict[
-        str, float
-    ]  # by state, how long its oldest operation has been in it; `unknown` counts from its first claim
+    # by state, how long its oldest operation has been in it; `unknown` counts from its first claim
+    oldest: dict[str, float]
     unknown_past_target: int  # unknown for longer than the rule's review_after_seconds
     key_window_closes: float | None  # until a key that could still settle an unknown is no longer honoured
     overdue: int  # steps that nobody has taken for more than a minute
@@ -87,7 +86,7 @@ class Gauges:
     audit_age: float | None  # since an audit ended that could read everything, or since the first configuration
     inbox_waiting: int  # webhooks that woke nobody yet
     notices_unheard: int  # notices that were posted, and that no receiver has acknowledged
-    audit_differences: int  # what audits found at providers, and what fits no better since
+    audit_findings: int  # what audits found at providers, and what fits no better since
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def identity_problems(operation: Operation, namespace: UUID, document: Document 
         yield from _canonical_problems(operation)
     derived = fingerprint.operation_id(namespace, operation.tenant, operation.business_key)
     if derived != operation.operation_id:
-        yield f"its id is not the one of {operation.tenant}/{operation.business_key}"
+        yield f"its id is not the one of {operation.name}"
     if fingerprint.idempotency_key(operation.operation_id) != operation.idempotency_key:
         yield "its idempotency key is not the one of its id"
     if document is None:

@@ -28,8 +28,8 @@ from ledger.trail import Event, EventKind, verify_bodies, verify_chain, verify_s
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A row and what is wrong with it."""
+class Remark:
+    """A row, and what is wrong with it or worth knowing."""
 
     row: str
     what: str
@@ -39,13 +39,13 @@ class Finding:
 class Verified:
     """What was checked and what was found."""
 
-    differences: list[Finding] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
+    differences: list[Remark] = field(default_factory=list)
+    warnings: list[Remark] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def differ(self, row: str, what: str) -> None:
         """Name a row that is not what it must be."""
-        self.differences.append(Finding(row, what))
+        self.differences.append(Remark(row, what))
 
     def count(self, name: str, number: int = 1) -> None:
         """So many more of these were checked."""
@@ -90,11 +90,11 @@ async def verify(conn: Connection) -> Verified:
     await _check_holds(conn, found, about.get(None, []))
     for row in await views.overdue(conn):
         what = f"{row['state']}: next step {row['next_step']!r} was due at {row['next_step_at']:%Y-%m-%d %H:%M:%S}Z"
-        found.warnings.append(Finding(f"operation {row['operation_id']}", what))
+        found.warnings.append(Remark(f"operation {row['operation_id']}", what))
     return found
 
 
-async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[tuple[Finding, UUID | None]]:
+async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[tuple[Remark, UUID | None]]:
     """Check these operations only, with the edges, the configuration and the ledger's own trail that they rest on.
 
     Each difference comes with the operation that it was found at, whatever row of it differs; None for what they rest on.
@@ -104,7 +104,7 @@ async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[t
     await _check_edges(conn, found)
     await _check_configuration(conn, found, documents)
     await _check_own_stream(conn, found)
-    differ: list[tuple[Finding, UUID | None]] = [(finding, None) for finding in found.differences]
+    differ: list[tuple[Remark, UUID | None]] = [(remark, None) for remark in found.differences]
     for operation_id in operation_ids:
         known = len(found.differences)
         async with found.about(conn, f"operation {operation_id}"):
@@ -113,7 +113,7 @@ async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[t
                 async with found.about(conn, f"operation {operation_id}"):
                     await _check_statement(conn, statement, documents)
             await _check_operation(conn, found, operation_id, documents, about)
-        differ += [(finding, operation_id) for finding in found.differences[known:]]
+        differ += [(remark, operation_id) for remark in found.differences[known:]]
     return differ
 
 
@@ -296,7 +296,7 @@ async def _check_holds(conn: Connection, found: Verified, kept: Sequence[Stateme
     current = await holds.current(conn)
     held = {hold.scope for hold in current if hold.reason != holds.UNSAID}
     if len(held) < len(current):
-        found.warnings.append(Finding(f"hold {holds.RESTORED}", holds.UNSAID))
+        found.warnings.append(Remark(f"hold {holds.RESTORED}", holds.UNSAID))
         last.pop(holds.RESTORED, None)  # whatever was said, was said about another database
     for scope in sorted(held | {s for s, kind in last.items() if kind is EventKind.HELD}):
         if scope not in held:

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from devstack.ports import free_port
+from devstack.stack import clean
 from ledger.fingerprint import fingerprint
 from ledger.statement import read_sheet
 from tests.conftest import Rig
@@ -361,10 +362,9 @@ async def test_migrate_tells_where_the_schema_stands(rig: Rig, effects: Effects)
 
 def command(rig: Rig, *arguments: str, **extra: str) -> subprocess.CompletedProcess[bytes]:
     """One command as a process of its own."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("EFFECTS_", "TEMPORAL_"))}
     return subprocess.run(
         [sys.executable, str(ROOT / "starter.py"), *arguments],
-        env={**kept, **surroundings(rig), **extra},
+        env={**clean(os.environ), **surroundings(rig), **extra},
         cwd=rig.stack.root,
         capture_output=True,
         timeout=60,

@@ -5,25 +5,20 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from commands.exits import Exit
 from devstack.child import Child
 from devstack.ports import LOOPBACK, free_port
-from devstack.stack import ROOT
+from devstack.stack import ROOT, clean
 from devstack.temporal_server import find_program
 from tests.conftest import Rig
 from tests.e2e.test_webhooks import answers
 from tests.workflows.encrypted import encrypting, payloads_in
 
 KEY, TOKEN, ORIGIN = "payload_key_1", uuid.uuid4().hex, "https://temporal.example.com"
-
-
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without settings of another stack."""
-    return {k: v for k, v in environment.items() if not k.startswith(("EFFECTS_", "TEMPORAL_"))}
 
 
 @asynccontextmanager

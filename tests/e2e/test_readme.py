@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from devstack.stack import clean
 from tests.conftest import Rig
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ async def run(rig: Rig, program: str, folder: Path, *, payment: str, key: str) -
     file = folder / f"{uuid.uuid4().hex}.py"
     file.write_text(program)
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("EFFECTS_", "TEMPORAL_"))},
+        **clean(os.environ),
         **rig.stack.environment(),
         "EFFECTS_KEYS_DIR": str(keys),
         "EFFECTS_PASSPHRASE_FILE": str(keys / "passphrase"),

@@ -316,7 +316,7 @@ def readers_see(deployed: Deployed, answer: Answer) -> None:
     one, config = answer.operation_id, deployed.household.folder / "config"
     said = deployed.effects_each(
         "reader", f"show {one}", f"trail {one}", "trail", "inbox", "review", f"sheet {one}", "holds", "keys show",
-        "verify", "audit --wait 0", "migrate --check", f"config diff {config}",
+        "verify", "audit --wait 0", "doctor", "migrate --check", f"config diff {config}",
     )  # fmt: skip
     assert set(said.values()) == {0}, said
     with psycopg.connect(deployed.secret("reader"), autocommit=True) as conn:

@@ -12,7 +12,7 @@ import pytest
 from commands.exits import Exit
 from devstack.child import Child
 from devstack.ports import LOOPBACK, free_port
-from devstack.stack import ROOT, WEBHOOK_SECRET
+from devstack.stack import ROOT, WEBHOOK_SECRET, clean
 from ledger.model import Standing
 from tests.conftest import Door, Rig
 from tests.workflows.test_webhooks import followed, refunded, standing
@@ -20,12 +20,11 @@ from tests.workflows.test_webhooks import followed, refunded, standing
 
 def started(rig: Rig, log: Path, **settings: str) -> Child:
     """`effects webhooks` with the settings of this rig and these."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("EFFECTS_", "TEMPORAL_"))}
     return Child.spawn(
         [sys.executable, str(ROOT / "starter.py"), "webhooks"],
         name="webhooks",
         log=log,
-        env={**clean, **rig.stack.environment(), **settings},
+        env={**clean(os.environ), **rig.stack.environment(), **settings},
         cwd=ROOT,
         grace_seconds=20,
     )

@@ -15,7 +15,6 @@ from tests.exploration.shapes import DEADLINE, LIFETIME, PROCESSING, ROLLING
 Answer = tuple[Outcome, Hint, bool, int | None, Standing | None]
 LOST: Answer = (Outcome.UNKNOWN, Hint.LOST, False, None, None)
 NOT_SENT: Answer = (Outcome.NO_EFFECT, Hint.NOT_SENT, False, None, None)
-LOSING = ("answer lost", "request lost")
 
 
 class Kept(NamedTuple):

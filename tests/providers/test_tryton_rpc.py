@@ -165,6 +165,10 @@ def test_values_come_without_floats() -> None:
 
 def test_what_is_sent_is_plain_and_equal_whatever_the_order_of_keys() -> None:
     price = {"unit_price": Decimal("12.50"), "due": datetime.date(2027, 1, 2)}
+    moment = datetime.datetime(2027, 1, 2, 3, 4, 5, 6, datetime.UTC)
+    assert encode(moment) == {
+        "__class__": "datetime", "year": 2027, "month": 1, "day": 2, "hour": 3, "minute": 4, "second": 5, "microsecond": 6,
+    }  # fmt: skip
     plain = {
         "unit_price": {"__class__": "Decimal", "decimal": "12.50"},
         "due": {"__class__": "date", "year": 2027, "month": 1, "day": 2},

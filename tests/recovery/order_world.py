@@ -22,6 +22,7 @@ from activities.order import Order, OrderAnswer, Step, StepView, business_key
 from activities.ports import Ports, Secrets
 from devstack.child import Child
 from devstack.signing import Signer
+from devstack.stack import clean
 from devstack.tryton.world import Customer
 from ledger.config import Document
 from ledger.model import Operation
@@ -220,10 +221,9 @@ class Forked:
 
 async def brood(desk: Rig, folder: Path, settings: Sequence[dict[str, str]]) -> list[Forked]:
     """One worker process for each of these settings, all with the same start; they die with this process, as all children."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("EFFECTS_", "TEMPORAL_"))}
     logs = [folder / f"worker-{number}.log" for number in range(len(settings))]
     order = [
-        {"env": {**clean, **desk.stack.environment(), **extra}, "log": str(log)}
+        {"env": {**clean(os.environ), **desk.stack.environment(), **extra}, "log": str(log)}
         for extra, log in zip(settings, logs, strict=True)
     ]
     (folder / "brood.json").write_text(json.dumps(order))

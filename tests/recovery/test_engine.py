@@ -40,7 +40,7 @@ from tests.recovery.test_receivers_faults import (
 )
 from workflows.client import propose
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.matrix, pytest.mark.long, pytest.mark.timeout(300)]
 ALL = (*KEYED, *REPEATED, *LOOKED_FOR, *BLIND)
 AT_ERP = ("change_delivery_date", "update_customer", "create_draft_invoice")
 # No call ends by its deadline while a test brings sixteen of them to the same point; a lease of 110 s.

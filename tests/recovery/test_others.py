@@ -36,7 +36,7 @@ from tests.recovery.test_receivers_faults import (
     waiting,
 )
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.matrix, pytest.mark.long, pytest.mark.timeout(300)]
 CAN_LOOK = (*KEYED, *REPEATED, *LOOKED_FOR)
 # Longer than the test: an answer is lost when its line dies, and not before.
 DEADLINE_SECONDS = 100.0

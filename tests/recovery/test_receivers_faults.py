@@ -290,7 +290,13 @@ async def nothing_is_overdue(desk: Rig, seconds: float = 20.0) -> None:
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "actions", [AT_ERP, IN_BOOK, BY_MAIL, AT_STRIPE], ids=["erp", "address book", "mail", "stripe"]
+    "actions",
+    [
+        pytest.param(AT_ERP, id="erp", marks=pytest.mark.long),
+        pytest.param(IN_BOOK, id="address book", marks=pytest.mark.long),
+        pytest.param(BY_MAIL, id="mail", marks=pytest.mark.long),
+        pytest.param(AT_STRIPE, id="stripe"),
+    ],
 )
 async def test_fault(desk: Rig, actions: tuple[str, ...]) -> None:
     """One operation for each action and fault. What is never carried out and has no condition waits for a person, unsent.

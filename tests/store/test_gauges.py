@@ -166,7 +166,7 @@ async def test_an_audit_that_left_something_out_does_not_make_the_last_one_young
 
 
 async def test_the_migration_fills_in_since_when_open_operations_stand_where_they_do(own_book: Book) -> None:
-    """From the trail, and for what is open only: of what has ended nobody asks. Red: leave the update out of migration 0002."""
+    """From the trail, and for what is open only: of what has ended nobody asks. Red: leave the update out of migration 0005."""
     was_open, ended = await own_book.at(State.AWAITING_APPROVAL), await own_book.at(State.SUCCEEDED)
     (migration,) = [m for m in migrations() if m.name == "gauges"]
     (fill,) = re.findall(r"^update operations .*?;$", migration.sql.decode(), re.MULTILINE | re.DOTALL)

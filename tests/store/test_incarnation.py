@@ -50,8 +50,8 @@ async def begin(book: Book) -> int:
 async def audited(book: Book, *, complete: bool = True) -> None:
     """An audit that begins and ends now."""
     async with book.ledger.transaction() as conn:
-        began = await audits.began(conn)
-        await audits.record(conn, began, 1, [] if complete else ["a listing"])
+        start = await audits.start(conn)
+        await audits.record(conn, start, 1, [] if complete else ["a listing"])
 
 
 async def release(book: Book, by: str) -> HoldAnswer:
@@ -184,11 +184,11 @@ async def test_an_audit_counts_for_its_own_incarnation_only(own_book: Book) -> N
     """One that began before the restore was said, and one that could not read everything, let nobody release."""
     operation = await own_book.approved()
     async with own_book.ledger.transaction() as conn:
-        began = await audits.began(conn)
+        start = await audits.start(conn)
     await begin(own_book)
     assert (await release(own_book, "olga")).rule == "audit_missing"
     async with own_book.ledger.transaction() as conn:
-        await audits.record(conn, began, 1, [])
+        await audits.record(conn, start, 1, [])
     assert (await release(own_book, "olga")).rule == "audit_missing"
     await audited(own_book, complete=False)
     assert (await release(own_book, "olga")).rule == "audit_missing"
@@ -223,9 +223,9 @@ async def test_nobody_holds_that_scope_by_hand(own_book: Book) -> None:
 async def test_no_audit_is_recorded_for_an_incarnation_to_come(book: Book) -> None:
     """By a worker that wants the next restore released. Red: drop the trigger `audits_guard`."""
     async with book.ledger.transaction() as conn:
-        began = replace(await audits.began(conn), incarnation=9)
-        assert (await now(conn)) > began.at
+        start = replace(await audits.start(conn), incarnation=9)
+        assert (await now(conn)) > start.at
         with pytest.raises(psycopg.Error) as refused:
             async with conn.transaction():
-                await audits.record(conn, began, 0, [])
+                await audits.record(conn, start, 0, [])
     assert refused.value.sqlstate == "EL002"

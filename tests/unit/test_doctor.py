@@ -16,7 +16,7 @@ AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
 WELL: dict[str, Any] = {
     "operations": {}, "oldest": {}, "unknown_past_target": 0, "key_window_closes": None, "overdue": 0, "contradicted": 3,
     "contradictions_last_day": 0, "held": 0, "restored": 0, "audit_age": None,
-    "inbox_waiting": 0, "notices_unheard": 0, "audit_differences": 0,
+    "inbox_waiting": 0, "notices_unheard": 0, "audit_findings": 0,
 }  # fmt: skip
 POLLED = TemporalSeen("127.0.0.1:7233", pollers=["1@vm"], stuck=0)
 

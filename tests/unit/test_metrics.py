@@ -9,17 +9,17 @@ import subprocess
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from temporalio.runtime import BUFFERED_METRIC_KIND_COUNTER, MetricBuffer, Runtime, TelemetryConfig
 
 from activities.metrics import METRICS, TEMPORALS, Kind, Meters, counted
-from ledger.model import Hint, Operation, Outcome
+from ledger.model import Hint, Outcome
 from ledger.states import BlockReason, State
 from ledger.store.facts import Fact
 from ledger.store.gauges import Gauges
 from ledger.trail import EventKind
+from tests.providers.refund_operations import an_operation
 from tests.unit.test_docs import command_of, headings
 
 ROOT = Path(__file__).parents[2]
@@ -28,19 +28,6 @@ ALERTS = (DEPLOY / "alerts.yml").read_text()
 KNOWN = {m.name: m for m in METRICS}
 # What a name in an expression may end in beyond the metric's own, by its kind.
 PARTS = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count"), Kind.GAUGE: ("",), Kind.COUNTER: ("",)}
-
-
-def an_operation(**changes: Any) -> Operation:
-    """Only what metrics read of one; the rest is left out."""
-    nothing: dict[str, Any] = dict.fromkeys(f.name for f in fields(Operation))
-    known = {
-        "operation_id": UUID(int=1),
-        "action": "refund",
-        "provider": "stripe",
-        "state": State.IN_FLIGHT,
-        "reason": "",
-    }
-    return Operation(**nothing | known | changes)
 
 
 WHAT = {"action": "refund", "provider": "stripe"}

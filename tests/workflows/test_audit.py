@@ -88,7 +88,7 @@ async def test_every_difference_at_a_provider_is_found_told_once_and_gone_when_i
         }  # fmt: skip
         assert await found(rig) == wanted
         assert [t.findings for t in told] == [5, 5] and told[0].left_out == []
-        alerts = [line for line in lines if line["event"] == "audit difference"]
+        alerts = [line for line in lines if line["event"] == "audit finding"]
         assert sorted(line["kind"] for line in alerts) == sorted(kind for kind, _ in wanted)
         assert len([a for a in stripe.journal().arrivals if a.method == "POST"]) == posts
 
