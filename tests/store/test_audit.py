@@ -138,7 +138,7 @@ async def test_after_a_restore_an_audit_begins_its_listing_anew(own_book: Book) 
 
     place = audits.Place("refund", "bank", ACCOUNT, False)
     async with own_book.ledger.transaction() as conn:
-        stands = await audits.begin(conn, place)
+        stands = await audits.take_up(conn, place)
         await audits.go_on(conn, place, stands.began_at, "page 2")
     async with own_book.connection(OWNER) as conn:
         await incarnation.begin(conn, "mira", "a test")

@@ -161,7 +161,7 @@ async def test_an_audit_that_left_something_out_does_not_make_the_last_one_young
     for hours, complete, wanted in ((2, False, 2 + age / 3600), (3, True, 0), (5, False, 2)):
         await own_book.set_clock(timedelta(hours=hours))
         async with own_book.ledger.transaction() as conn:
-            await audits.record(conn, await audits.began(conn), 0, [] if complete else ["a listing"])
+            await audits.record(conn, await audits.start(conn), 0, [] if complete else ["a listing"])
         assert (await read(own_book)).audit_age == pytest.approx(wanted * 3600, abs=30)
 
 
