@@ -76,8 +76,8 @@ class Audit:
         async with self._ports.ledger.transaction() as conn:
             await one_moment(conn)
             differ = await verify_some(conn, sorted(wanted))
-        whose = {f"operation {operation_id}": operation_id for operation_id in wanted}
-        found = [Finding(FindingKind.CHAIN, each.row, each.what, whose.get(each.row)) for each in differ]
+        # Kept with its operation, so that it is looked at again at every audit: a sheet of it, too, has no turn of its own.
+        found = [Finding(FindingKind.CHAIN, each.row, each.what, at) for each, at in differ]
         await self._keep(ITSELF, found)
         async with self._ports.ledger.transaction() as conn:
             await audits.fit_now(conn, ITSELF, _no_longer(known, found))
@@ -87,10 +87,14 @@ class Audit:
                 await audits.go_on(conn, ITSELF, stands.began_at, str(ids[-1]))
 
     async def _places(self, left_out: list[str]) -> list[tuple[Place, Credential]]:
-        """Every listing that there is, with a credential for it; why one is left out is added to `left_out`."""
+        """Every listing that there is, with a credential for it; why one is left out is added to `left_out`.
+
+        Of several tenants that are bound to one account any will do: one whose secret is missing leaves nothing out.
+        """
         async with self._ports.ledger.transaction() as conn:
             _, document = await configuration.in_force(conn)
         places: dict[Place, Credential] = {}
+        problems: dict[Place, str] = {}
         for binding in document.bindings:
             for provider in self._ports.registry:
                 place = Place(provider.action, provider.provider, binding.account, binding.livemode)
@@ -99,13 +103,14 @@ class Audit:
                 try:
                     credential = self._ports.secrets.credential_of(document, binding.tenant, binding.provider)
                 except Refused as refused:
-                    left_out.append(f"{place}: {refused}")
+                    problems[place] = str(refused)
                     continue
                 owner = await provider.whose(credential)
                 if owner is None or (owner.account, owner.livemode) != (place.account, place.livemode):
-                    left_out.append(f"{place}: the provider did not say that the credential is of this account")
+                    problems[place] = "the provider did not say that the credential is of this account"
                     continue
                 places[place] = credential
+        left_out += [f"{place}: {why}" for place, why in problems.items() if place not in places]
         return list(places.items())
 
     async def _list(self, place: Place, credential: Credential) -> int:
@@ -125,10 +130,12 @@ class Audit:
             found += unfit
             async with self._ports.ledger.transaction() as conn:
                 await audits.go_on(conn, place, stands.began_at, page.go_on)
-        found += await self._not_listed(place, provider, credential, stands.since, stands.began_at, seen)
-        # What did not fit before, and was not listed now, is read once more by itself.
-        for receipt in {finding.name for finding in known} - seen - {finding.name for finding in found}:
-            found += await self._again(place, provider, credential, receipt)
+        async with self._ports.ledger.transaction() as conn:
+            counted = await audits.receipts_counted(conn, place, stands.since, stands.began_at)
+        # What the ledger counts since the last listing, or did not fit before, and was not listed now, is read by itself.
+        for receipt in counted | {finding.name for finding in known} - {finding.name for finding in found}:
+            if receipt not in seen:
+                found += await self._by_itself(place, provider, credential, receipt)
         await self._keep(place, found)
         async with self._ports.ledger.transaction() as conn:
             await audits.fit_now(conn, place, _no_longer(known, found))
@@ -148,32 +155,14 @@ class Audit:
             )
         ]
 
-    async def _not_listed(
-        self,
-        place: Place,
-        provider: Lists,
-        credential: Credential,
-        since: datetime | None,
-        until: datetime,
-        seen: set[str],
-    ) -> list[Finding]:
-        """Effects that the ledger counts since the last listing and this one did not show: each is read by itself."""
-        async with self._ports.ledger.transaction() as conn:
-            counted = await audits.with_effect(conn, place, since, until)
-        found: list[Finding] = []
-        for operation in counted:
-            if operation.receipt is not None and operation.receipt not in seen:
-                page = await _read(provider, credential, operation.receipt)
-                found += missing(operation, page.effects[0] if page.effects else None)
-        return found
-
-    async def _again(self, place: Place, provider: Lists, credential: Credential, receipt: str) -> list[Finding]:
+    async def _by_itself(self, place: Place, provider: Lists, credential: Credential, receipt: str) -> list[Finding]:
+        """The ledger is read after the provider here, too."""
         page = await _read(provider, credential, receipt)
         if page.effects:
             return await self._compare(place, page.effects)
         async with self._ports.ledger.transaction() as conn:
             _, held = await audits.named_and_held(conn, place, [ListedEffect(receipt, None, None)])
-        return [finding for operation in held.values() for finding in missing(operation, None)]
+        return [finding for operation in held.values() for finding in missing(operation)]
 
     async def _keep(self, place: Place, found: list[Finding]) -> None:
         """Keep what was found, and tell what is new. Of what concerns Temporal, all that is not found now is gone."""

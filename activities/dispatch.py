@@ -20,7 +20,7 @@ from activities.reconcile import credential_of
 from activities.settle import CLOCK_TRUSTED, against_end, authority_gone, distrust_ages, evidence, settle
 from ledger import recovery
 from ledger.contract import Contract
-from ledger.errors import Refused, Unavailable
+from ledger.errors import Broken, Refused, Unavailable
 from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Step
 from ledger.states import State
 from ledger.store import attempts, clock, configuration, holds, operations
@@ -41,6 +41,11 @@ class Claim:
     credential: Credential
     stamp: float  # CLOCK_BOOTTIME before the claim's transaction began
     found: tuple[SeenEffect, ...] = ()  # effects with our marker that were there before the first send
+
+    def is_of(self, operation: Operation) -> bool:
+        """Whether the operation is in flight by this claim. A restored ledger can give a fence twice, but no lease."""
+        own = (self.operation.fence, self.operation.lease_until)
+        return (operation.fence, operation.lease_until) == own
 
     @property
     def send_until(self) -> float:
@@ -220,7 +225,7 @@ class Dispatch:
             async with asyncio.timeout(max(claim.send_until - boottime(), 0.0)):
                 async with self._ports.ledger.transaction() as conn:
                     operation = await operations.lock(conn, claim.operation.operation_id)
-                    if operation.state is not State.IN_FLIGHT or operation.fence != claim.operation.fence:
+                    if operation.state is not State.IN_FLIGHT or not claim.is_of(operation):
                         return False
                     if await holds.in_force(conn, operation):
                         return False
@@ -251,7 +256,13 @@ class Dispatch:
             operation = await operations.lock(conn, claim.operation.operation_id)
             at = await now(conn)
             number = claim.operation.fence
-            before = next(a for a in await attempts.read_attempts(conn, operation.operation_id) if a.number == number)
+            every = await attempts.read_attempts(conn, operation.operation_id)
+            own = (number, claim.operation.lease_until)
+            before = next((a for a in every if (a.number, a.lease_until) == own), None)
+            if before is None:
+                raise Broken(
+                    f"operation {operation.operation_id}: this ledger forgot attempt {number}; it was restored"
+                )
             answered = replace(
                 before,
                 outcome=classified.outcome,
@@ -262,10 +273,10 @@ class Dispatch:
                 answered_at=at,
                 # The moment of the late byte is not known in ledger time; now is later, which is the safe side.
                 late_send_at=at if wire.late else None,
-                detail=classified.detail,
+                detail={} if operation.erased_at is not None else classified.detail,
             )
             operation = await attempts.answer(conn, operation, answered)
-            if operation.state is State.IN_FLIGHT and operation.fence == number:
+            if operation.state is State.IN_FLIGHT and claim.is_of(operation):
                 _, progress = await settle(conn, self._ports, operation)
                 return progress, False
             if operation.ended_at is not None and classified.outcome is Outcome.APPLIED:

@@ -120,4 +120,9 @@ async def _audited(conn: Connection, current: holds.Hold, claims: Claims) -> dic
     if audit is None or not audit.complete or audit.incarnation != life.number:
         why = f"run `effects audit` to its end first: none was completed since incarnation {life.number} began"
         raise Refused("audit_missing", why, field="sub")
+    applied = await views.applied_configuration(conn)
+    if applied is None or audit.began_at < applied.applied_at:
+        # It listed the accounts of the configuration before: one that was forgotten with its binding was not among them.
+        why = "run `effects audit` again: the configuration was applied after the last one began"
+        raise Refused("audit_missing", why, field="sub")
     return {"incarnation": life.number, "audit": audit.number}

@@ -59,6 +59,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("effect_ledger_contradicted", Kind.GAUGE, (), "operations with evidence against their end, ever"),
     Metric("effect_ledger_contradictions_last_day", Kind.GAUGE, (), "contradictions found in the last 24 hours"),
     Metric("effect_ledger_held", Kind.GAUGE, (), "scopes in which nothing is sent"),
+    Metric("effect_ledger_restored", Kind.GAUGE, (),
+           "1 while nothing is sent because the ledger was restored, or Postgres failed over, and nobody has released it"),
+    Metric("effect_ledger_audit_age_seconds", Kind.GAUGE, (),
+           "since an audit last read every provider to its end; before the first one, since a configuration was applied"),
     Metric("effect_ledger_inbox_waiting", Kind.GAUGE, (), "webhooks that woke nobody yet"),
     Metric("effect_ledger_notices_unheard", Kind.GAUGE, (), "notices that were posted and that no receiver has acknowledged yet"),
     Metric("effect_ledger_audit_findings", Kind.GAUGE, (),
@@ -151,6 +155,8 @@ class Meters:
         self._set("effect_ledger_contradicted", read.contradicted)
         self._set("effect_ledger_contradictions_last_day", read.contradictions_last_day)
         self._set("effect_ledger_held", read.held)
+        self._set("effect_ledger_restored", read.restored)
+        self._set("effect_ledger_audit_age_seconds", read.audit_age or 0.0)
         self._set("effect_ledger_inbox_waiting", read.inbox_waiting)
         self._set("effect_ledger_notices_unheard", read.notices_unheard)
         self._set("effect_ledger_audit_findings", read.audit_findings)

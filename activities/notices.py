@@ -78,11 +78,12 @@ class Poster:
         """Post one batch; how many were due."""
         async with self._ledger.transaction() as conn:
             due = await notices.take_due(conn, AT_ONCE, LEASE)
-        await asyncio.gather(*(self._tell(http, notice) for notice in due))
+        problems = await asyncio.gather(*(self._post(http, notice) for notice in due))
+        for notice, problem in zip(due, problems, strict=True):  # by one connection at a time: moves need the others
+            await self._record(notice, problem)
         return len(due)
 
-    async def _tell(self, http: httpx.AsyncClient, notice: Notice) -> None:
-        problem = "" if notice.over else await self._post(http, notice)
+    async def _record(self, notice: Notice, problem: str) -> None:
         async with self._ledger.transaction() as conn:
             if not problem:
                 await notices.end(conn, notice, "over" if notice.over else "posted")
@@ -91,7 +92,9 @@ class Poster:
         log.warning("notice not acknowledged", operation_id=str(notice.operation_id), kind=notice.kind, problem=problem)
 
     async def _post(self, http: httpx.AsyncClient, notice: Notice) -> str:
-        """Empty when the receiver acknowledged it, else a code."""
+        """Empty when the receiver acknowledged it, or nobody needs to hear of it; else a code."""
+        if notice.over:
+            return ""
         body = content_of(notice, self._link)
         try:
             headers = headers_for(notice.name, int(time.time()), body, self._secrets.read(self._secret))

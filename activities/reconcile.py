@@ -133,6 +133,9 @@ async def look(ports: Ports, operation: Operation) -> Operation:
             witness_has_marker=seen.witness_has_marker,
             detail=seen.detail | ({"webhook": told_by} if told_by else {}),
         )
+        if locked.erased_at is not None:  # while we looked: what it saw counts, what it says would come back for ever
+            said_nothing = tuple(replace(e, summary={}) for e in effects)
+            sighting = replace(sighting, effects=said_nothing, detail={})
         locked = await attempts.record_sighting(conn, locked, sighting)
         if locked.ended_at is None:
             return locked

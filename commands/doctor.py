@@ -150,6 +150,9 @@ def advice(ledger: LedgerSeen, temporal: TemporalSeen, task_queue: str) -> list[
 
 def _about_work(ledger: LedgerSeen, told: Gauges, at: datetime) -> list[Advice]:
     todo = []
+    if told.restored:
+        why = "nothing is sent: the ledger was restored, or Postgres failed over, and nobody has released it (docs/restore.md)"
+        todo.append(Advice("effects holds", why))
     if told.contradictions_last_day:
         why = f"{told.contradictions_last_day} contradiction(s) in the last day: evidence against a recorded end"
         todo.append(Advice("effects review", why))

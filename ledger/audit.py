@@ -1,7 +1,8 @@
 """The audit's judgement, pure: one effect in a provider's own listing against what the ledger says of it.
 
 1. An effect is ours if it names an operation, or if an operation holds its receipt. All others are none of our business.
-2. An operation that has not ended is nobody's finding: the next look of its own workflow sees the same effect.
+2. An operation that was sent and has not ended is nobody's finding: the next look of its own workflow sees the same
+   effect. One that was not sent may end before it ever looks, and no look sees an effect on another target.
 3. A finding is a reason for a person, and moves nothing.
 """
 
@@ -20,6 +21,7 @@ class FindingKind(StrEnum):
 
     WITHOUT_RECORD = "without_record"  # an effect names an operation that this ledger does not have
     DUPLICATE = "duplicate"  # an effect names an operation whose effect is another one
+    UNSENT = "unsent"  # an effect names an operation that this ledger has not sent
     ENDED_WITHOUT = "ended_without"  # an effect stands, and its operation ended without one
     DIFFERS = "differs"  # an effect of ours is not what was asked for
     VOID = "void"  # an effect is void, and the ledger counts it
@@ -28,6 +30,9 @@ class FindingKind(StrEnum):
     WITHOUT_WORKFLOW = "without_workflow"  # an open operation that no workflow works on
     OVERDUE = "overdue"  # an operation whose next step was due
     WITHOUT_OPERATION = "without_operation"  # a workflow that the ledger has no operation for
+
+
+_UNSENT = frozenset({State.PROPOSED, State.AWAITING_APPROVAL, State.APPROVED})
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ def marker_from(text: object) -> UUID | None:
 def compare(effect: ListedEffect, named: Operation | None, holder: Operation | None) -> Iterator[Finding]:
     """What does not fit about one listed effect.
 
-    `named` is the operation of its marker, `holder` the one whose receipt it is; both of this account and mode only.
+    `named` is the operation of its marker, `holder` the one whose receipt it is; both of this account and mode only, and
+    read after the effect, so that what is sent meanwhile is known as sent.
     """
     stands = effect.standing is not Standing.VOID
     if holder is not None:
@@ -83,16 +89,19 @@ def compare(effect: ListedEffect, named: Operation | None, holder: Operation | N
     elif named.receipt is not None:
         what = f"it names {named.name}, whose effect is {named.receipt}"
         yield _finding(FindingKind.DUPLICATE, effect, what, named)
-    elif named.state in ENDED:
+    elif named.state in _UNSENT:
+        what = f"it names {named.name}, which stands as {named.state}: this ledger has not sent it"
+        yield _finding(FindingKind.UNSENT, effect, what, named)
+    elif named.state not in ENDED:
+        yield from _elsewhere(effect, named)
+    else:
         what = f"it stands, and {named.name} ended as {named.state} without an effect"
         yield _finding(FindingKind.ENDED_WITHOUT, effect, what, named)
 
 
-def missing(operation: Operation, effect: ListedEffect | None) -> Iterator[Finding]:
-    """What does not fit about a counted effect that the listing did not have; `effect` is it, read once more, or None."""
-    if effect is not None:
-        yield from _held(effect, operation)
-    elif operation.receipt is not None:
+def missing(operation: Operation) -> Iterator[Finding]:
+    """What does not fit where a provider shows nothing under the operation's receipt, listed or read by itself."""
+    if operation.receipt is not None and operation.standing is not Standing.VOID:
         what = f"{operation.name} ended with this effect, and the provider does not show it"
         yield Finding(FindingKind.GONE, operation.receipt, what, operation.operation_id)
 
@@ -106,12 +115,16 @@ def _held(effect: ListedEffect, holder: Operation) -> Iterator[Finding]:
     if None not in told and None not in wanted and told != wanted:
         what = f"it is {told[0]} {told[1]}, and {holder.name} asked for {wanted[0]} {wanted[1]} (minor units)"
         yield _finding(FindingKind.DIFFERS, effect, what, holder)
-    if effect.targets and holder.target not in effect.targets:
-        what = f"it was done to {effect.targets[0]}, and {holder.name} asked for {holder.target}"
-        yield _finding(FindingKind.DIFFERS, effect, what, holder)
+    yield from _elsewhere(effect, holder)
     if holder.state is not State.SUCCEEDED and effect.standing is not Standing.VOID:
         what = f"it is the receipt of {holder.name}, which stands as {holder.state}"
         yield _finding(FindingKind.ENDED_WITHOUT, effect, what, holder)
+
+
+def _elsewhere(effect: ListedEffect, operation: Operation) -> Iterator[Finding]:
+    if effect.targets and operation.target not in effect.targets:
+        what = f"it was done to {effect.targets[0]}, and {operation.name} asked for {operation.target}"
+        yield _finding(FindingKind.DIFFERS, effect, what, operation)
 
 
 def _finding(kind: FindingKind, effect: ListedEffect, what: str, operation: Operation) -> Finding:

@@ -35,7 +35,8 @@ async def list_refunds(session: Session, since: datetime | None, go_on: str) -> 
 async def read_refund(session: Session, receipt: str) -> EffectPage:
     """The refund of this id; a page without it where Stripe says that there is none."""
     if not is_id(receipt):
-        return EffectPage(False, detail={"why": "no id of Stripe"})
+        # people may end an operation with any text: nothing stands under it, and no later read would tell more
+        return EffectPage(True, detail={"why": "no id of Stripe"})
     answer = await session.ask(lambda v1: v1.refunds.retrieve_async(receipt))
     refund = answer.object or {}
     if answer.status == 404 and answer.error.get("code") == "resource_missing":

@@ -36,7 +36,8 @@ async def read_invoice(session: TrytonSession, receipt: str) -> EffectPage:
     """The invoice of this receipt; a page without it where the books have none."""
     wanted = receipt_id(receipt)
     if wanted is None:
-        return EffectPage(False, detail={"why": "no invoice's receipt"})
+        # people may end an operation with any text: nothing stands under it, and no later read would tell more
+        return EffectPage(True, detail={"why": "no invoice's receipt"})
     page = await read_invoices(session, [["id", "=", wanted]])
     return EffectPage(page.complete, tuple(map(read_listed, page.found)), detail=page.detail)
 

@@ -21,11 +21,6 @@ _HOLDERS: Final[LiteralString] = (
     "select" + COLUMNS + "from operations where receipt = any(%(receipts)s)"
     " and (provider, account, livemode) = (%(provider)s, %(account)s, %(livemode)s)"
 )
-_WITH_EFFECT: Final[LiteralString] = (
-    "select" + COLUMNS + "from operations where state = 'succeeded' and standing <> 'void'"
-    " and (action, provider, account, livemode) = (%(action)s, %(provider)s, %(account)s, %(livemode)s)"
-    " and ended_at >= %(since)s and ended_at < %(until)s order by ended_at, operation_id"
-)
 
 
 @dataclass(frozen=True)
@@ -99,10 +94,18 @@ async def named_and_held(
     return {o.operation_id: o for o in named}, {o.receipt: o for o in holders if o.receipt is not None}
 
 
-async def with_effect(conn: Connection, place: Place, since: datetime | None, until: datetime) -> list[Operation]:
-    """Operations that ended with an effect in [since, until), and count it."""
+async def receipts_counted(conn: Connection, place: Place, since: datetime | None, until: datetime) -> set[str]:
+    """The receipts of operations that ended with an effect in [since, until), and count it."""
     asked = {**vars(place), "since": since or datetime.min.replace(tzinfo=until.tzinfo), "until": until}
-    return [from_row(row) for row in await (await conn.execute(_WITH_EFFECT, asked)).fetchall()]
+    rows = await (
+        await conn.execute(
+            "select receipt from operations where state = 'succeeded' and standing <> 'void'"
+            " and (action, provider, account, livemode) = (%(action)s, %(provider)s, %(account)s, %(livemode)s)"
+            " and ended_at >= %(since)s and ended_at < %(until)s",
+            asked,
+        )
+    ).fetchall()
+    return {row["receipt"] for row in rows}
 
 
 async def next_ids(conn: Connection, after: str, limit: int) -> list[UUID]:

@@ -51,6 +51,9 @@ select
   (select count(*) from operations where contradicted) as contradicted,
   (select count(*) from events, moment where kind = 'contradiction' and at > now - interval '1 day') as contradictions_last_day,
   (select count(*) from holds where held) as held,
+  (select (held or not at_home())::int from holds where scope = 'restored') as restored,
+  (select extract(epoch from now - coalesce((select ended_at from audits where complete order by number desc limit 1),
+     (select applied_at from config_versions where version = 1)))::float8 from moment) as audit_age,
   (select count(*) from inbox_events where taken_at is null) as inbox_waiting,
   (select count(*) from notices where ended_at is null and tries > 0) as notices_unheard,
   (select count(*) from audit_findings where gone_at is null and action <> '') as audit_findings"""
@@ -79,6 +82,8 @@ class Gauges:
     contradicted: int  # operations with evidence against their end, ever
     contradictions_last_day: int
     held: int  # scopes in which nothing is sent
+    restored: int  # 1 while nothing is sent since the ledger was restored, whether somebody said so or not
+    audit_age: float | None  # since an audit ended that could read everything, or since the first configuration
     inbox_waiting: int  # webhooks that woke nobody yet
     notices_unheard: int  # notices that were posted, and that no receiver has acknowledged
     audit_findings: int  # what audits found at providers, and what fits no better since

@@ -31,6 +31,8 @@ async def begin(conn: Connection, by: str, reason: str) -> int:
         " from old where new.singleton = old.singleton"
         " returning new.incarnation, new.home, old.home as before",
     )
+    # A listing that was under way begins anew: what was made since the backup stands on pages that it had turned already.
+    await conn.execute("update audit_places set began_at = null, go_on = ''")
     told = f"restored: {reason} (said by {by})"
     await holds.put(conn, holds.RESTORED, held=True, since=await now(conn), jti=None, reason=told)
     body = {"incarnation": row["incarnation"], "by": by, "reason": reason, "home": row["home"], "before": row["before"]}

@@ -12,11 +12,10 @@ async def waived(conn: Connection, operation: Operation, now: datetime) -> Total
 
     A waiver counts from when it was given, not from the proposal: proposals that waited must not be one day's surprise.
     Everything waived that may have had an effect counts: approved, sent, unsettled, or succeeded and not void.
-    The actor's total is serialized by an advisory lock, since it spans targets.
+    The actor's total is serialized by a row of its own beside the targets, since it spans them. An advisory lock would not do:
+    every login may take and keep one, also a reader's and the inbox's, and no claim of the actor would get through.
     """
-    await conn.execute(
-        "select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"waived/{operation.tenant}/{operation.actor}"]
-    )
+    await conn.execute("select lock_target('waived', %s, false, %s)", [operation.tenant, operation.actor])
     row = await one(
         conn,
         "select coalesce(sum(amount_minor) filter ("

@@ -94,21 +94,27 @@ async def verify(conn: Connection) -> Verified:
     return found
 
 
-async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[Remark]:
-    """Check these operations only, with the edges, the configuration and the ledger's own trail that they rest on."""
+async def verify_some(conn: Connection, operation_ids: Iterable[UUID]) -> list[tuple[Remark, UUID | None]]:
+    """Check these operations only, with the edges, the configuration and the ledger's own trail that they rest on.
+
+    Each difference comes with the operation that it was found at, whatever row of it differs; None for what they rest on.
+    """
     found = Verified()
     documents: dict[int, Document] = {}
     await _check_edges(conn, found)
     await _check_configuration(conn, found, documents)
     await _check_own_stream(conn, found)
+    differ: list[tuple[Remark, UUID | None]] = [(remark, None) for remark in found.differences]
     for operation_id in operation_ids:
+        known = len(found.differences)
         async with found.about(conn, f"operation {operation_id}"):
             about = await statements.of_operation(conn, operation_id)
             for statement in about:
                 async with found.about(conn, f"operation {operation_id}"):
                     await _check_statement(conn, statement, documents)
             await _check_operation(conn, found, operation_id, documents, about)
-    return found.differences
+        differ += [(remark, operation_id) for remark in found.differences[known:]]
+    return differ
 
 
 async def _check_edges(conn: Connection, found: Verified) -> None:
@@ -168,7 +174,8 @@ async def _check_operation(
     conn: Connection, found: Verified, operation_id: UUID, documents: dict[int, Document], said: list[Statement]
 ) -> None:
     operation = await operations.find(conn, operation_id)
-    assert operation is not None
+    if operation is None:
+        raise Broken("its row is missing")
     name = f"operation {operation_id}"
     found.count("operations")
     for what in recompute.identity_problems(

@@ -267,7 +267,8 @@ class Bench:
         return decided.row, decided.step.value
 
     def _claimed(self, desk: Desk, fence: int, stamp: int, found: tuple[SeenEffect, ...] = ()) -> Claim:
-        snapshot = _changed(desk.rows.operation, {"fence": fence, "state": State.IN_FLIGHT})
+        lease = next((a.lease_until for a in desk.rows.attempts if a.number == fence), None)
+        snapshot = _changed(desk.rows.operation, {"fence": fence, "state": State.IN_FLIGHT, "lease_until": lease})
         request = self._adapter.build_request(snapshot, {})
         return Claim(snapshot, request, self.contract, CREDENTIAL, stamp * TICK, found)
 

@@ -179,9 +179,7 @@ EDITS: dict[str, Callable[[], Patches]] = {
     "the guard reads no clock": _edit(Dispatch, "_send", "return boottime() < claim.send_until", "return True"),
     "late sends are not told": _edit(Dispatch, "_send", "boottime() >= claim.send_until", "False"),
     "late sends are not kept": _edit(Dispatch, "_record_once", "at if wire.late else None", "None"),
-    "the guard forgets the fence": _edit(
-        Dispatch, "_may_still_send", " or operation.fence != claim.operation.fence", ""
-    ),
+    "the guard forgets the fence": _edit(Dispatch, "_may_still_send", " or not claim.is_of(operation)", ""),
     "the guard forgets the state": _edit(Dispatch, "_may_still_send", "operation.state is not State.IN_FLIGHT or ", ""),
     "the guard forgets holds": _edit(Dispatch, "_may_still_send", "await holds.in_force(conn, operation)", "False"),
     "the guard forgets revocations": _edit(
@@ -200,9 +198,9 @@ EDITS: dict[str, Callable[[], Patches]] = {
     "an open attempt keeps its age": _edit(settle, "distrust_ages", "in (None, Outcome.UNKNOWN)", "is Outcome.UNKNOWN"),
     "a repeat needs no decision": _edit(Dispatch, "_repeat_claim", "facts.decide().step is not Step.REPEAT", "False"),
     "a repeat trusts ages": _edit(Dispatch, "_repeat_claim", "await distrust_ages(conn, operation)", "operation"),
-    "a stale fence settles": _edit(Dispatch, "_record_once", " and operation.fence == number", ""),
+    "a stale fence settles": _edit(Dispatch, "_record_once", " and claim.is_of(operation)", ""),
     "a late answer settles": _edit(
-        Dispatch, "_record_once", "operation.state is State.IN_FLIGHT and operation.fence == number", "True"
+        Dispatch, "_record_once", "operation.state is State.IN_FLIGHT and claim.is_of(operation)", "True"
     ),
     "a claim keeps the fence": _edit(Dispatch, "_open", "before.fence + 1", "before.fence or 1"),
     "nobody comes after the lease": _edit(Dispatch, "_open", "next_step_at=lease_until", "next_step_at=None"),

@@ -1,7 +1,7 @@
 """Claims against each other, against revocation and against holds: every race is made certain by a lock that the test holds.
 
 How: the test takes a lock that both sides need, starts them, waits until Postgres says that they wait for it, and lets go.
-Where one side must come first, it is stopped inside its transaction by a lock that only it needs (the advisory lock of
+Where one side must come first, it is stopped inside its transaction by a lock that only it needs (the lock of
 waiver totals, which a claim takes after holds and configuration), or its transaction is the test's own, not committed.
 """
 
@@ -36,7 +36,7 @@ ROW: LiteralString = "select 1 from operations where operation_id = %s for updat
 TARGET: LiteralString = (
     "select lock_target(provider, account, livemode, target) from operations where operation_id = %s"
 )
-TOTALS: LiteralString = "select pg_advisory_xact_lock(hashtextextended('waived/acme/support-bot', 0))"
+TOTALS: LiteralString = "select lock_target('waived', 'acme', false, 'support-bot')"
 
 
 def claim(book: Book, operation: Operation) -> asyncio.Task[object]:

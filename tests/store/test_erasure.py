@@ -7,6 +7,8 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
+from activities.messages import OperationRef
+from activities.reconcile import Reconcile
 from ledger.errors import Refused
 from ledger.model import Attempt, Hint, Operation, Outcome, SeenEffect, Sighting, Standing
 from ledger.statement import sheet_digest
@@ -14,6 +16,7 @@ from ledger.states import State
 from ledger.store import attempts, erasure, inbox, operations, statements
 from ledger.store.database import now
 from ledger.trail import EventKind
+from providers.port import Look
 from tests.store.conftest import OWNER, Book, statement, step
 from tests.store.test_inbox import told
 
@@ -129,6 +132,28 @@ async def test_an_erasure_empties_everything_and_keeps_the_digests(book: Book) -
         query: Any = f"select {table}::text as row from {table} where operation_id = %s"  # noqa: S608
         for row in await book.rows(query, operation.operation_id):
             assert "mia" not in row["row"] and b"mia".hex() not in row["row"], table
+
+
+async def test_a_look_that_an_erasure_overtakes_brings_nothing_back(own_book: Book) -> None:
+    """The operation was rejected; its effect is seen while it is erased. That it is there is told, what it says is not.
+
+    Red: record the look as it is. An erased operation is never erased again.
+    """
+    operation = await own_book.at(State.REJECTED)
+
+    async def erase_meanwhile(*about: object) -> Look:
+        await erased(own_book, operation)
+        seen = SeenEffect("re_1", Standing.GOOD, marked=True, matching=True, summary={"name": "mia"})
+        return Look(complete=True, effects=(seen,), detail={"said": "mia"})
+
+    own_book.bank.look = erase_meanwhile  # type: ignore[method-assign]
+    look = OperationRef(operation_id=str(operation.operation_id), look_now=True)
+    await own_book.run(Reconcile(own_book.ports).reconcile, look)
+    (row,) = await own_book.rows("select effects, detail from sightings")
+    assert (row["effects"][0]["receipt"], row["effects"][0]["summary"], row["detail"]) == ("re_1", {}, {})
+    bodies = await own_book.rows("select body from events where stream = %s", operation.operation_id)
+    assert not any('"mia"' in row["body"] for row in bodies)
+    assert (await own_book.trail(operation))[-1].kind == EventKind.CONTRADICTION
 
 
 async def test_events_of_the_inbox_are_forgotten_after_a_month_and_once_taken(own_book: Book) -> None:

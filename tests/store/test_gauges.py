@@ -15,7 +15,7 @@ from ledger import recovery
 from ledger.contract import Contract
 from ledger.model import Attempt, Hint, Operation, Outcome
 from ledger.states import State
-from ledger.store import attempts, events, gauges, operations
+from ledger.store import attempts, audits, events, gauges, incarnation, operations
 from ledger.store.database import now
 from ledger.store.migrate import migrations
 from ledger.trail import EventKind
@@ -142,6 +142,29 @@ async def test_the_other_gauges_count_what_they_say(own_book: Book) -> None:
     assert (found.contradicted, found.contradictions_last_day) == (1, 0)
 
 
+async def test_nobody_has_to_ask_to_hear_that_nothing_is_sent_after_a_restore(own_book: Book) -> None:
+    """Said or not: no person set this hold, so a number must tell. Red: ask for the row's `held` only, or for the home only."""
+    assert (await read(own_book)).restored == 0
+    async with own_book.connection("postgres", autocommit=True) as conn:
+        await conn.execute("update ledger_identity set home = 'elsewhere'")
+    assert (await read(own_book)).restored == 1
+    async with own_book.connection() as conn:
+        await incarnation.begin(conn, "mira", "a test")
+        await conn.commit()
+    assert (await read(own_book)).restored == 1
+
+
+async def test_an_audit_that_left_something_out_does_not_make_the_last_one_younger(own_book: Book) -> None:
+    """Nor does it matter that none ever ran, or that each one broke off. Red: drop `where complete`, or the configuration."""
+    age = (await read(own_book)).audit_age
+    assert age is not None and 0 <= age < 3600
+    for hours, complete, wanted in ((2, False, 2 + age / 3600), (3, True, 0), (5, False, 2)):
+        await own_book.set_clock(timedelta(hours=hours))
+        async with own_book.ledger.transaction() as conn:
+            await audits.record(conn, await audits.start(conn), 0, [] if complete else ["a listing"])
+        assert (await read(own_book)).audit_age == pytest.approx(wanted * 3600, abs=30)
+
+
 async def test_the_migration_fills_in_since_when_open_operations_stand_where_they_do(own_book: Book) -> None:
     """From the trail, and for what is open only: of what has ended nobody asks. Red: leave the update out of migration 0005."""
     was_open, ended = await own_book.at(State.AWAITING_APPROVAL), await own_book.at(State.SUCCEEDED)
@@ -208,7 +231,8 @@ async def test_a_reading_costs_what_is_open_however_much_has_ended(own_book: Boo
         rows = await (await conn.execute("explain (analyze, buffers) " + gauges._READ)).fetchall()
     plan = "\n".join(row["QUERY PLAN"] for row in rows)
     whole = set(re.findall(r"Seq Scan on (\w+)", plan))
-    assert whole <= {"holds", "clock"}, plan  # one row a scope that was ever held, and one
+    # one row a scope that was ever held, and one; of the last two no more than a row each is asked for, by its number
+    assert whole <= {"holds", "clock", "audits", "config_versions"}, plan
     used = set(re.findall(r"using (\w+) on", plan))
     wanted = {
         "operations_open",

@@ -8,17 +8,21 @@ from typing import LiteralString
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from activities.dispatch import Claim, Dispatch
+from activities.dispatch import Claim, Dispatch, Wire
 from activities.hold import Hold
 from activities.messages import HoldAnswer
 from devstack.postgres import find_programs
+from ledger.errors import Broken
+from ledger.model import Outcome
 from ledger.statement import StatementType
 from ledger.states import State
 from ledger.store import audits, events, holds, incarnation, operations, verify
 from ledger.store.database import now
 from ledger.trail import EventKind
-from tests.store.conftest import OWNER, WORKER, Book, step
+from providers.port import Classified
+from tests.store.conftest import OWNER, WORKER, Book, document, step
 from tests.store.test_claims import TOTALS, claim, claimed, unknown
 
 MOVES: dict[str, LiteralString] = {
@@ -143,6 +147,27 @@ async def test_a_restore_that_is_said_waits_for_running_claims_and_stops_their_g
     assert await Dispatch(own_book.ports)._may_still_send(given) is False
 
 
+async def test_a_worker_that_outlives_a_restore_takes_no_claim_of_the_next_life_for_its_own(own_book: Book) -> None:
+    """It was stopped after its claim. The ledger forgot that, was released, and another worker made the same fence again.
+
+    The lease tells them apart; guards are off while it is changed. Red: compare the fence alone, in the guard or where the
+    answer is written down: "not sent" would become the proof about a request that another worker has just sent.
+    """
+    given = await claimed(own_book, await own_book.approved())
+    dispatch = Dispatch(own_book.ports)
+    assert await dispatch._may_still_send(given) is True
+    async with own_book.connection("postgres", autocommit=True) as conn:
+        await conn.execute("set session_replication_role = replica")
+        for table in ("operations", "attempts"):
+            await conn.execute(
+                sql.SQL("update {} set lease_until = lease_until + interval '9 s'").format(sql.Identifier(table))
+            )
+    assert await dispatch._may_still_send(given) is False
+    with pytest.raises(Broken):
+        await dispatch._record_once(given, Classified(Outcome.NO_EFFECT), Wire())
+    assert [attempt.outcome for attempt in await own_book.attempts(given.operation)] == [None]
+
+
 async def test_a_release_counts_only_if_it_was_signed_after_the_restore_was_said(own_book: Book) -> None:
     """Before that the database is another one; and what was accepted then may be handed in again. Red: drop either refusal."""
     early = own_book.hold("restored", by="oscar", typ=StatementType.RELEASE)
@@ -177,6 +202,16 @@ async def test_an_audit_counts_for_its_own_incarnation_only(own_book: Book) -> N
         assert [e.kind for e in own if e.kind in (EventKind.RESTORED, EventKind.RELEASED)] == ["restored", "released"]
         assert own[-1].body["audit"] == 3 and own[-1].body["incarnation"] == 2
         assert [d for d in (await verify.verify(conn)).differences if d.row.startswith("hold")] == []
+
+
+async def test_an_audit_counts_only_for_the_configuration_that_it_read(own_book: Book) -> None:
+    """A binding that the ledger forgot, and gets back: its account was not listed. Red: drop the check in `_audited`."""
+    await begin(own_book)
+    await audited(own_book)
+    await own_book.apply(document(waived_per_actor=30_000))
+    assert (await release(own_book, "olga")).rule == "audit_missing"
+    await audited(own_book)
+    assert (await release(own_book, "olga")).accepted
 
 
 async def test_nobody_holds_that_scope_by_hand(own_book: Book) -> None:

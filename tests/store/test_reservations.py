@@ -226,11 +226,11 @@ async def test_an_effect_of_somebody_else_counts_as_well(own_book: Book) -> None
 async def test_waivers_of_one_actor_are_counted_across_targets(own_book: Book) -> None:
     """20.00 each, on two targets, and 30.00 a day: the target locks are different, the totals' lock is one.
 
-    Red when `totals.waived` drops its advisory lock: nobody would wait, and both would be waived.
+    Red when `totals.waived` drops its lock: nobody would wait, and both would be waived.
     """
     await own_book.apply(document(waived_per_actor=3_000))
     pair = [await own_book.record(2_000, target=target) for target in ("pay_1", "pay_2")]
-    lock: LiteralString = "select pg_advisory_xact_lock(hashtextextended('waived/acme/support-bot', 0))"
+    lock: LiteralString = "select lock_target('waived', 'acme', false, 'support-bot')"
     async with own_book.holding(lock):
         both = [asyncio.create_task(own_book.judge(operation)) for operation in pair]
         await own_book.waiting(2)

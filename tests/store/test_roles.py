@@ -1,5 +1,6 @@
 """What each login can and cannot do, statement by statement, in SQL of its own making. The inbox's: tests/store/test_inbox.py."""
 
+import asyncio
 from dataclasses import replace
 from typing import LiteralString
 
@@ -310,6 +311,16 @@ async def test_the_reader_changes_and_locks_nothing(book: Book) -> None:
                     await conn.execute(query)
 
 
+@pytest.mark.parametrize("user", [INBOX, READER])
+async def test_no_login_stops_a_waiver_by_a_lock_that_everybody_may_take(own_book: Book, user: str) -> None:
+    """Advisory locks are everybody's in Postgres, and the inbox faces the internet. Red: lock the actor's total by one."""
+    operation = await own_book.record()
+    waived = f"waived/{operation.tenant}/{operation.actor}"
+    async with own_book.connection(user) as conn:
+        await conn.execute("select pg_advisory_lock(hashtextextended(%s, 0))", [waived])
+        assert (await asyncio.wait_for(own_book.judge(operation), 8)).state == "approved"
+
+
 @pytest.mark.parametrize("user", [WORKER, INBOX, READER])
 async def test_nobody_but_the_owner_applies_a_configuration(own_book: Book, user: str) -> None:
     """By the store's own function, under each of the other logins: nothing is in force that was not, and nothing is told.
@@ -325,7 +336,9 @@ async def test_nobody_but_the_owner_applies_a_configuration(own_book: Book, user
     assert await own_book.apply(document(waived_per_actor=30_000)) == 2
 
 
-@pytest.mark.parametrize("kind", [EventKind.CONFIG_APPLIED, EventKind.CLOCK_MOVED])
+@pytest.mark.parametrize(
+    "kind", [EventKind.CONFIG_APPLIED, EventKind.CLOCK_MOVED, EventKind.RESTORED, EventKind.ERASED]
+)
 async def test_a_worker_does_not_tell_of_what_only_the_owner_does(own_book: Book, kind: EventKind) -> None:
     """It adds events, but none that says that a configuration was applied or a clock moved; the owner's is taken.
 

@@ -30,7 +30,11 @@ CASES: list[tuple[str, ListedEffect, Operation | None, Operation | None, list[Fi
     ("nobody's", replace(GOOD, marker=None), None, None, []),
     ("ours, as recorded", GOOD, an(), an(), []),
     ("ours, under way", GOOD, an(State.UNKNOWN, None), None, []),
-    ("ours, not sent yet: the look before the first send finds it", GOOD, an(State.APPROVED, None), None, []),
+    ("ours, on another target", replace(GOOD, targets=("pi_2", "ch_2")), an(State.UNKNOWN, None), None, [K.DIFFERS]),
+    ("proposed, and there", GOOD, an(State.PROPOSED, None), None, [K.UNSENT]),
+    ("not approved yet, and there", GOOD, an(State.AWAITING_APPROVAL, None), None, [K.UNSENT]),
+    ("not sent yet, and there", GOOD, an(State.APPROVED, None), None, [K.UNSENT]),
+    ("not sent yet, and void", replace(GOOD, standing=Standing.VOID), an(State.APPROVED, None), None, []),
     ("no operation", GOOD, None, None, [K.WITHOUT_RECORD]),
     ("no operation, and void: nothing was done", replace(GOOD, standing=Standing.VOID), None, None, []),
     ("a second one", replace(GOOD, receipt="re_2"), an(), None, [K.DUPLICATE]),
@@ -62,11 +66,10 @@ def test_what_does_not_fit_about_one_effect(
     assert all(finding.name == effect.receipt and finding.what for finding in found)
 
 
-def test_a_counted_effect_that_no_listing_shows_is_gone_unless_it_is_read_by_itself() -> None:
-    """Red: take an effect that the listing left out for one that is gone."""
-    assert [f.kind for f in missing(an(), None)] == [K.GONE]
-    assert list(missing(an(), GOOD)) == []
-    assert [f.kind for f in missing(an(), replace(GOOD, standing=Standing.VOID))] == [K.VOID]
+def test_a_counted_effect_that_its_provider_does_not_show_is_gone() -> None:
+    """What the ledger knows to be void need not be shown. Red: leave out the standing."""
+    assert [f.kind for f in missing(an())] == [K.GONE]
+    assert list(missing(an(standing=Standing.VOID))) == []
 
 
 MARKERS = [

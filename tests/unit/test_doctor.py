@@ -15,7 +15,8 @@ from workflows.polling import recent
 AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
 WELL: dict[str, Any] = {
     "operations": {}, "oldest": {}, "unknown_past_target": 0, "key_window_closes": None, "overdue": 0, "contradicted": 3,
-    "contradictions_last_day": 0, "held": 0, "inbox_waiting": 0, "notices_unheard": 0, "audit_findings": 0,
+    "contradictions_last_day": 0, "held": 0, "restored": 0, "audit_age": None,
+    "inbox_waiting": 0, "notices_unheard": 0, "audit_findings": 0,
 }  # fmt: skip
 POLLED = TemporalSeen("127.0.0.1:7233", pollers=["1@vm"], stuck=0)
 
@@ -41,6 +42,7 @@ REVIEW = {"operations": {("needs_review", "refund", "stripe"): 2}, "oldest": {"n
         (seen(unknown_past_target=1), POLLED, [f"effects show {UUID(int=7)}"]),
         (seen(overdue=1), POLLED, ["effects audit --repair"]),
         (seen(**REVIEW), POLLED, ["effects review"]),
+        (seen(restored=1, overdue=1), POLLED, ["effects holds", "effects audit --repair"]),
         (seen(contradictions_last_day=1, overdue=1), POLLED, ["effects review", "effects audit --repair"]),
         (seen(), TemporalSeen("x", pollers=["1@vm"], stuck=2), ["effects audit"]),
         (seen(), TemporalSeen("x", pollers=["1@vm"], stuck=None), []),

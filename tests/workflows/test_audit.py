@@ -171,6 +171,25 @@ async def test_a_row_that_somebody_changed_is_found_in_turn_and_gone_when_it_is_
         assert await found(rig) == set()
 
 
+async def test_a_changed_sheet_is_a_finding_until_it_is_put_back_whoever_has_the_turn(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sheet is no operation's own row. Red: name only the row in what `verify_some` tells: gone when another has the turn."""
+    monkeypatch.setattr(activities.audit, "MOST_VERIFIED", 1)
+    async with rig.worker():
+        asked = [await rig.propose(rig.proposal(rig.payment(), amount=5_000)) for _ in range(2)]
+        first = min(answer.operation_id for answer in asked)
+        change = "update sheets set document = document || %s where operation_id = %s"
+        async with await psycopg.AsyncConnection.connect(rig.stack.servers.postgres.dsn(rig.stack.name)) as conn:
+            await conn.execute("set session_replication_role = replica")
+            await conn.execute("alter table sheets drop constraint sheet_or_nothing")
+            await conn.execute(change, [b" ", first])
+            await conn.commit()
+        for _ in range(3):
+            await audit(rig)
+            assert [kind for kind, _ in await found(rig)] == [K.CHAIN]
+
+
 async def test_the_schedule_audits_and_starts_what_nobody_works_on(rig: Rig) -> None:
     """Two workers make one schedule. Red: compare only, or no schedule."""
     proposal = rig.proposal(rig.payment(), amount=5_000)
