@@ -21,7 +21,7 @@ from ledger.errors import LedgerError, Refused
 from ledger.store import gauges, holds, views
 from ledger.store.database import Connection, now
 from ledger.store.gauges import Gauges, Unknown
-from ledger.store.holds import Hold
+from ledger.store.holds import RESTORED, Hold
 from ledger.store.migrate import check, migrations
 from ledger.store.views import Applied
 from workflows.polling import pollers, stuck
@@ -156,6 +156,9 @@ def _about_work(ledger: LedgerSeen, told: Gauges, at: datetime) -> list[Advice]:
     if told.contradictions_last_day:
         why = f"{told.contradictions_last_day} contradiction(s) in the last day: evidence against a recorded end"
         todo.append(Advice("effects review", why))
+    if told.audit_findings:
+        why = f"{told.audit_findings} finding(s) of audits still stand"
+        todo.append(Advice("effects audit", why))
     if ledger.oldest is not None and told.unknown_past_target:
         why = f"{told.unknown_past_target} unknown for longer than allowed; this one is the oldest"
         todo.append(Advice(f"effects show {ledger.oldest.operation_id}", why))
@@ -168,6 +171,11 @@ def _about_work(ledger: LedgerSeen, told: Gauges, at: datetime) -> list[Advice]:
     if waiting := _count(told, "needs_review"):
         why = f"{waiting} in review, the oldest for {_lasting(told.oldest['needs_review'])}: only people can settle it"
         todo.append(Advice("effects review", why))
+    if told.notices_unheard:
+        why = f"{told.notices_unheard} notice(s) that no receiver acknowledged: the workers' logs say why"
+        todo.append(Advice("effects inbox", why))
+    if scopes := ", ".join(hold.scope for hold in ledger.holds if hold.scope != RESTORED):
+        todo.append(Advice("effects holds", f"nothing is sent for {scopes}: two operators release what may go on"))
     return todo
 
 

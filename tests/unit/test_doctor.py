@@ -10,6 +10,7 @@ from temporalio.api.taskqueue.v1 import PollerInfo
 
 from commands.doctor import LedgerSeen, TemporalSeen, advice
 from ledger.store.gauges import Gauges, Unknown
+from ledger.store.holds import Hold
 from workflows.polling import recent
 
 AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -21,13 +22,14 @@ WELL: dict[str, Any] = {
 POLLED = TemporalSeen("127.0.0.1:7233", pollers=["1@vm"], stuck=0)
 
 
-def seen(*, closes: float | None = None, **changes: Any) -> LedgerSeen:
-    """A ledger in which all is well but for this; `closes` is in hours."""
+def seen(*held: str, closes: float | None = None, **changes: Any) -> LedgerSeen:
+    """A ledger in which all is well but for this, and sending is held for these scopes; `closes` is in hours."""
     closes_at = None if closes is None else AT + timedelta(hours=closes)
     one = Unknown(
         UUID(int=7), "acme", "k", AT - timedelta(hours=9), closes_at, AT, bool(changes.get("unknown_past_target"))
     )
-    return LedgerSeen("127.0.0.1:5432", at=AT, gauges=Gauges(**WELL | changes), oldest=one, closing=one)
+    holds = [Hold(scope, True, AT, f"why {scope} is held") for scope in held]
+    return LedgerSeen("127.0.0.1:5432", at=AT, gauges=Gauges(**WELL | changes), holds=holds, oldest=one, closing=one)
 
 
 REVIEW = {"operations": {("needs_review", "refund", "stripe"): 2}, "oldest": {"needs_review": 60.0}}
@@ -44,6 +46,8 @@ REVIEW = {"operations": {("needs_review", "refund", "stripe"): 2}, "oldest": {"n
         (seen(**REVIEW), POLLED, ["effects review"]),
         (seen(restored=1, overdue=1), POLLED, ["effects holds", "effects audit --repair"]),
         (seen(contradictions_last_day=1, overdue=1), POLLED, ["effects review", "effects audit --repair"]),
+        (seen(audit_findings=1, notices_unheard=2), POLLED, ["effects audit", "effects inbox"]),
+        (seen("all", "restored", restored=1), POLLED, ["effects holds", "effects holds"]),
         (seen(), TemporalSeen("x", pollers=["1@vm"], stuck=2), ["effects audit"]),
         (seen(), TemporalSeen("x", pollers=["1@vm"], stuck=None), []),
         (seen(overdue=1), TemporalSeen("x"), [".venv/bin/python worker.py", "effects audit --repair"]),
