@@ -102,7 +102,6 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
             meters=meters,
         )
         async with AsyncExitStack() as opened:
-            worker = await opened.enter_async_context(create_worker(client, ports, settings))
             if settings.take_events_every:
                 await schedule_events(
                     client, timedelta(seconds=settings.take_events_every), task_queue=settings.task_queue
@@ -115,7 +114,8 @@ async def running(settings: Settings) -> AsyncIterator[Worker]:
                 await opened.enter_async_context(telling(ledger, meters, client, settings))
             if settings.inbox_port:
                 await opened.enter_async_context(receiving(settings, client))
-            yield worker
+            # Last, so that one that refuses to start never polls, and the others go on while it drains.
+            yield await opened.enter_async_context(create_worker(client, ports, settings))
     finally:
         await ledger.close()
 

@@ -20,6 +20,7 @@ from devstack.ports import LOOPBACK, free_port
 from ledger.errors import Refused
 from tests.conftest import Rig
 from tests.workflows.paths import in_review
+from workflows.polling import pollers
 from workflows.waking import signal
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "notices" / "receiver.py"
@@ -145,12 +146,16 @@ async def until_problem(rig: Rig, problem: str) -> None:
 async def test_an_address_or_a_secret_that_cannot_work_stops_the_worker_at_its_start(
     rig: Rig, example: Example
 ) -> None:
-    """And says what to do. Red: find out at the first notice."""
+    """And says what to do, before it polls: `doctor` would take it for one that works.
+
+    Red: find out at the first notice; enter the worker before `posting`.
+    """
     for url in ("http://example.test/", "ftp://example.test/", "example.test"):
         with pytest.raises(Refused, match="https://"):
             async with rig.worker(notices_url=url):
                 pass
     (rig.stack.household.folder / "secrets" / "notices").write_text("password")
     with pytest.raises(Refused, match="whsec_"):
-        async with rig.worker(notices_url=example.url):
+        async with rig.worker(notices_url=example.url, audit_every=3600.0):  # asks Temporal something before
             pass
+    assert await pollers(rig.client, rig.stack.task_queue) == []
