@@ -297,13 +297,14 @@ class OperationWorkflow:
     @propose.validator
     def _check_proposal(self, *args: Any) -> None:
         if isinstance(asked := _read_start(args), Progress):
-            raise ValueError(f"{asked.field}: {asked.message}")
+            raise ValueError(f"{asked.field}: {asked.message}" if asked.field else asked.message)
 
 
 def _read_start(args: Sequence[Any]) -> Proposal | Resume | Progress:
     """The input of a run, or what is wrong with it. Never raises: a start that raises would wedge the run."""
     if len(args) != 1 or not isinstance(args[0], dict):
-        return Progress(state="refused", reason="proposal_malformed", message="give one JSON object with the proposal")
+        words = "give one JSON object with the proposal, in clear or encrypted under a key that the workers have"
+        return Progress(state="refused", reason="proposal_malformed", message=words)
     try:
         if set(args[0]) <= set(Resume.model_fields):
             resume = Resume.model_validate(args[0])
