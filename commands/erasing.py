@@ -24,10 +24,13 @@ async def erase(voice: Voice, names: Sequence[str], ended_before: str, by: str, 
     owner = owner_dsn(settings())
     await probe(owner)
     async with reading(owner) as reader, reader.snapshot() as conn:
-        chosen = await _chosen(conn, names, moment)
+        found = await _chosen(conn, names, moment)
+    chosen = [o for o in found if o.erased_at is None]
     page = Page({"chosen": [str(o.operation_id) for o in chosen]})
     page.title(f"{len(chosen)} operation(s) to erase")
     page.table(("operation", "what it is", "state"), [(o.operation_id, tell.headline(o), o.state) for o in chosen])
+    if gone := ", ".join(tell.headline(o) for o in found if o.erased_at is not None):
+        page.fact("erased before", gone)
     voice.show(page)
     if not voice.agreed("erase their personal fields? That cannot be undone.", yes=yes):
         return Page({"erased": []}, Exit.REFUSED)
