@@ -25,7 +25,8 @@ def amount(operation: Operation) -> str:
 
 def headline(operation: Operation) -> str:
     """One line that says what an operation is."""
-    return f"{operation.action} {amount(operation)} on {operation.target} for {operation.name}"
+    what = f"{operation.action} {amount(operation)}".rstrip()
+    return f"{what} on {operation.target} for {operation.name}"
 
 
 def document(operation: Operation) -> dict[str, Any]:
