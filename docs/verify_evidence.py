@@ -381,6 +381,8 @@ def main() -> int:
     parser.add_argument("--config", metavar="SHA256", action="append", default=[], help="a configuration that you know")
     parser.add_argument("--checkpoint", metavar=("FILE", "X"), nargs=2, default=[], help="one you kept, and its key")
     given = parser.parse_args()
+    if not given.bundle.is_file():
+        parser.error(f"there is no file {given.bundle}")
     text = given.bundle.read_bytes().decode(errors="replace")
     found = objections(text, given.config, given.checkpoint)
     for words, why in found.items():
