@@ -27,6 +27,7 @@ from ledger.store.views import Applied
 from workflows.polling import pollers, stuck
 
 SOON = timedelta(hours=2)  # a key window that closes this soon needs somebody; the alert KeyWindowCloses says the same
+AUDIT_OLD_SECONDS = 24 * 3600.0  # as the alert has it
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,9 @@ def _about_work(ledger: LedgerSeen, told: Gauges, at: datetime) -> list[Advice]:
     if told.notices_unheard:
         why = f"{told.notices_unheard} notice(s) that no receiver acknowledged: the workers' logs say why"
         todo.append(Advice("effects inbox", why))
+    if told.audit_age is not None and told.audit_age > AUDIT_OLD_SECONDS:
+        why = f"no audit could read everything for {_lasting(told.audit_age)}"
+        todo.append(Advice("effects audit", why))
     if scopes := ", ".join(hold.scope for hold in ledger.holds if hold.scope != RESTORED):
         todo.append(Advice("effects holds", f"nothing is sent for {scopes}: two operators release what may go on"))
     return todo

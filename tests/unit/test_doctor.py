@@ -43,6 +43,7 @@ REVIEW = {"operations": {("needs_review", "refund", "stripe"): 2}, "oldest": {"n
         (seen(closes=1.9), POLLED, [f"effects show {UUID(int=7)}"]),
         (seen(unknown_past_target=1), POLLED, [f"effects show {UUID(int=7)}"]),
         (seen(overdue=1), POLLED, ["effects audit --repair"]),
+        (seen(audit_age=90_000.0), POLLED, ["effects audit"]),
         (seen(**REVIEW), POLLED, ["effects review"]),
         (seen(restored=1, overdue=1), POLLED, ["effects holds", "effects audit --repair"]),
         (seen(contradictions_last_day=1, overdue=1), POLLED, ["effects review", "effects audit --repair"]),
