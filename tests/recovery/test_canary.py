@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from google.protobuf.json_format import MessageToJson
@@ -51,9 +52,11 @@ async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig, keys
     proposal = rig.proposal(
         target, amount=5_000, requested_by=person, evidence=[{"kind": "mail", "reference": reference}]
     )
-    port = free_port()
+    port, metrics = free_port(), free_port()
     told = {"EFFECTS_LOG_LEVEL": "debug", "EFFECTS_BACKOFF": "0.2", "EFFECTS_PAYLOAD_KEYS": keys}
-    rig.stack.worker(**told, EFFECTS_INBOX_PORT=str(port))
+    rig.stack.worker(
+        **told, EFFECTS_INBOX_PORT=str(port), EFFECTS_METRICS_PORT=str(metrics), EFFECTS_METRICS_EVERY="0.2"
+    )
     rig.stack.stripe.control.fault("lost-answer", payment_intent=target)
     answer = await ours.propose(proposal)
     approval = await rig.signed(answer.operation_id, "alice", "approval")
@@ -75,10 +78,14 @@ async def test_no_secret_token_or_personal_field_leaves_its_place(rig: Rig, keys
     assert answer.operation_id in log
     described = str((await handle.describe()).raw_description)
     details = str((await ours.propose(proposal)).model_dump())
+    async with httpx.AsyncClient() as http:
+        numbers = (await http.get(f"http://{LOOPBACK}:{metrics}/metrics")).text
+    assert "effect_ledger_accepted_results_total" in numbers
     for canary in (person, reference, proposal.token, approval["proof"], approval["statement"], SECRET_KEY):
         assert canary not in log, canary[:12]
         assert canary not in described
         assert canary not in details
+        assert canary not in numbers
     # Inputs cross Temporal, where only a key hides them; the provider's secret never does.
     assert (person in history) is (not keys) and SECRET_KEY not in history
 
