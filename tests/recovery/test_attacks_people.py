@@ -111,8 +111,12 @@ async def _answered_late(rig: Rig, operation: Operation, receipt: str, fence: in
     registry, secrets = default_registry(settings.stripe_base_url), Secrets(settings.secrets_dir)
     ports = Ports(ledger=rig.ledger, registry=registry, secrets=secrets, worker="late")
     assert operation.frozen_request is not None
+    async with rig.ledger.transaction() as conn:
+        (lease,) = [
+            a.lease_until for a in await attempts.read_attempts(conn, operation.operation_id) if a.number == fence
+        ]
     claim = Claim(
-        replace(operation, fence=fence),
+        replace(operation, fence=fence, lease_until=lease),
         Request(**operation.frozen_request),
         ports.contract_of(operation),
         None,  # type: ignore[arg-type]  # nothing is sent any more
