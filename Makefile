@@ -68,7 +68,7 @@ demo: $(STAMP) $(if $(ALL),$(ERP_STAMP)) ## run the main job on an embedded stac
 up: $(STAMP) $(if $(ERP),$(ERP_STAMP)) ## start the same stack and leave it running until Ctrl-C (ERP=1: with an ERP and a mail server)
 	@$(BIN)/effects up $(if $(ERP),--erp)
 
-test: $(STAMP) $(ERP_STAMP) $(PEERS_STAMP) $(if $(shell command -v npm 2>/dev/null),$(NPM_STAMP)) ## all tests but the long part of `make faults` (needs nothing started; 10 minutes on 2 idle cores; once, 2 minutes for the ERP's database)
+test: $(STAMP) $(ERP_STAMP) $(PEERS_STAMP) $(if $(shell command -v npm 2>/dev/null),$(NPM_STAMP)) ## all tests but the long part of `make faults` (needs nothing started; 10 to 20 minutes on 2 cores; once, 2 minutes for the ERP's database)
 	@$(BIN)/python -m devstack.tryton
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
